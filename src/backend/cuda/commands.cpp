@@ -120,9 +120,13 @@ void Commands::add_launch(const void* kernel, const Grid& grid, const void* args
   ++counters_.kernels;
 }
 
-// More than 48 KiB of dynamic shared memory is asked for once per kernel.
+// More than 48 KiB of shared memory, the kernel's own included, is asked for once per kernel.
 void Commands::allow_shared(const void* kernel, size_t bytes) {
-  size_t& allowed = allowed_.try_emplace(kernel, size_t(48) << 10).first->second;
+  const auto [entry, first] = allowed_.try_emplace(kernel, 0);
+  size_t& allowed = entry->second;
+  cudaFuncAttributes own{};
+  if (first && good(cudaFuncGetAttributes(&own, kernel), "asking for shared memory"))
+    allowed = (size_t(48) << 10) - own.sharedSizeBytes;
   if (bytes <= allowed) return;
   good(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)), "asking for shared memory");
   allowed = bytes;

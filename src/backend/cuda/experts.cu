@@ -1,5 +1,5 @@
 // See experts.h. A call is, for every kExpertRows rows: pairs (row, expert) sorted by expert, and rows rounded to bf16; gate and
-// up of every pair; the gate, rounded as well; down; and the shares of each row, added in the order of its ids. A pair's values
+// up of every pair, gated and rounded as well; down; and the shares of each row, added in the order of its ids. A pair's values
 // lie at row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
 #include "backend/cuda/experts.h"
 
@@ -7,15 +7,15 @@
 #include <cstring>
 
 #include "backend/cuda/experts_kernel.cuh"
-#include "backend/cuda/gate.cuh"
 #include "backend/cuda/select.cuh"
 
 namespace hunch {
 namespace {
 
 constexpr unsigned kAll = 0xffffffffu;
-constexpr int kSortThreads = 1024, kPackThreads = 128, kCombineThreads = 256;
-constexpr int kWantedBlocks = 2048;  // of a product; with more units than this a block takes several
+constexpr int kSortThreads = 1024, kCombineThreads = 256;
+constexpr int kFewPairs = 8, kManyPairs = 32;  // of a block
+constexpr int kWantedBlocks = 2048;            // of a product; with more units than this a block takes several
 
 struct RouteDevice {
   const float* logits;
@@ -101,7 +101,7 @@ struct SortDevice {
   ExpertsRead *total, *seen;
   uint64_t expert_bytes;
   int64_t ids_stride;
-  int rows, per_row, experts, most_used;
+  int rows, per_row, experts, most_used, most_pairs;  // most_pairs: of an entry of `used`
 };
 // The first block: a counting sort. The others round rows to bf16.
 __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* args) {
@@ -124,21 +124,21 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
     if (const int e = id_of(pair); e >= 0) atomicAdd(&count[e], 1);
   __syncthreads();
   if (t < 32) {
-    int first = 0, used = 0;
+    int first = 0, entries = 0, used = 0;
     for (int base = 0; base < a.experts; base += 32) {
-      const int e = base + t, own = e < a.experts ? count[e] : 0;
-      int end = own;
+      const int e = base + t, own = e < a.experts ? count[e] : 0, own_entries = (own + a.most_pairs - 1) / a.most_pairs;
+      int end = own, end_entry = own_entries;
       for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(kAll, end, d);
-        if (t >= d) end += other;
+        const int other = __shfl_up_sync(kAll, end, d), other_entry = __shfl_up_sync(kAll, end_entry, d);
+        if (t >= d) end += other, end_entry += other_entry;
       }
-      const uint32_t some = __ballot_sync(kAll, own > 0);
       if (e < a.experts) next[e] = first + end - own;
-      if (own > 0) a.used[used + __popc(some & ((1u << t) - 1))] = {e, first + end - own, own, 0};
-      first += __shfl_sync(kAll, end, 31);
-      used += __popc(some);
+      for (int i = 0, at = 0; i < own_entries; ++i, at += a.most_pairs)
+        a.used[entries + end_entry - own_entries + i] = {e, first + end - own + at, min(own - at, a.most_pairs), 0};
+      first += __shfl_sync(kAll, end, 31), entries += __shfl_sync(kAll, end_entry, 31);
+      used += __popc(__ballot_sync(kAll, own > 0));
     }
-    for (int i = used + t; i < a.most_used; i += 32) a.used[i] = {0, 0, 0, 0};
+    for (int i = entries + t; i < a.most_used; i += 32) a.used[i] = {0, 0, 0, 0};
     if (t == 0) {  // calls run one after the other
       const ExpertsRead total{a.total->experts + uint64_t(used), a.total->bytes + uint64_t(used) * a.expert_bytes};
       *a.total = total, *a.seen = total;
@@ -147,25 +147,6 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
   __syncthreads();
   for (int pair = t; pair < pairs; pair += kSortThreads)
     if (const int e = id_of(pair); e >= 0) a.pairs[atomicAdd(&next[e], 1)] = pair;
-}
-
-struct GatedDevice {
-  const float *gate, *up;  // [pairs][width]
-  uint4* out;              // [pairs][units]
-  int units, pairs, width;
-  GateClamp clamp;
-};
-__global__ void __launch_bounds__(kPackThreads) gated_kernel(const GatedDevice* args) {
-  let_next_start();
-  const GatedDevice a = *args;
-  wait_for_previous();
-  const int at = int(blockIdx.x) * kPackThreads + int(threadIdx.x), pair = at / a.units;
-  if (pair >= a.pairs) return;
-  const float *gate = a.gate + int64_t(pair) * a.width, *up = a.up + int64_t(pair) * a.width;
-  a.out[at] = fragment_of(at % a.units, [&](int k) {
-    if (k >= a.width) return 0.0f;
-    return a.clamp.limit > 0 ? clamped_gate(gate[k], up[k], a.clamp) : silu(gate[k]) * up[k];
-  });
 }
 
 struct CombineDevice {
@@ -189,18 +170,26 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineD
   a.out[r * a.out_stride + j] = sum;
 }
 
-using Kernel = void (*)(const ExpertProducts*);
-template <int kGroups>
-Kernel kernel_of(DType form) {
-  switch (form) {
-    case DType::Q8_0: return expert_products_kernel<DType::Q8_0, kGroups>;
-    case DType::Q4_0: return expert_products_kernel<DType::Q4_0, kGroups>;
-    case DType::Q4_K: return expert_products_kernel<DType::Q4_K, kGroups>;
-    case DType::Q5_K: return expert_products_kernel<DType::Q5_K, kGroups>;
-    case DType::Q6_K: return expert_products_kernel<DType::Q6_K, kGroups>;
-    case DType::F8_E4M3: return expert_products_kernel<DType::F8_E4M3, kGroups>;
-    case DType::MXFP4: return expert_products_kernel<DType::MXFP4, kGroups>;
-    default: return expert_products_kernel<DType::BF16, kGroups>;
+struct Form {
+  void (*kernels[2][2])(const ExpertProducts*);  // [gated][many rows]
+  size_t ring_bytes;
+};
+template <DType kType, int kPairs, bool kGated>
+constexpr auto kKernel = expert_products_kernel<kType, kPairs / 8, kGated>;
+template <DType kType>
+constexpr Form kForm{{{kKernel<kType, kFewPairs, false>, kKernel<kType, kManyPairs, false>},
+                         {kKernel<kType, kFewPairs, true>, kKernel<kType, kManyPairs, true>}},
+    kRingBytes<kType>};
+Form form_of(DType type) {
+  switch (type) {
+    case DType::Q8_0: return kForm<DType::Q8_0>;
+    case DType::Q4_0: return kForm<DType::Q4_0>;
+    case DType::Q4_K: return kForm<DType::Q4_K>;
+    case DType::Q5_K: return kForm<DType::Q5_K>;
+    case DType::Q6_K: return kForm<DType::Q6_K>;
+    case DType::F8_E4M3: return kForm<DType::F8_E4M3>;
+    case DType::MXFP4: return kForm<DType::MXFP4>;
+    default: return kForm<DType::BF16>;
   }
 }
 
@@ -259,21 +248,23 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
   const std::byte* const* const tiles = commands.data(std::span(table.tiles));
   const float* const* const biases = table.biases.empty() ? nullptr : commands.data(std::span(table.biases));
 
-  // Workspace: rows in bf16, gated pairs in bf16, gate and up of each pair, down of each pair, used experts, pairs.
-  const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts);
+  // Workspace: rows in bf16, gated pairs in bf16, gate of each pair, down of each pair, used experts, pairs.
+  const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts) + most_pairs / kManyPairs;
   const int x_units = fragment_units(hidden), gated_units = fragment_units(width);
   const auto aligned = [](int64_t floats) { return (floats + 63) / 64 * 64; };
   const int64_t inner = aligned(most_pairs * width), outer = aligned(most_pairs * hidden), listed = aligned(most_used * 4);
   auto* x = static_cast<uint4*>(commands.workspace(size_t(most_rows * x_units + most_pairs * gated_units) * sizeof(uint4) +
-      size_t(2 * inner + outer + listed + most_pairs) * sizeof(float)));
+      size_t(inner + outer + listed + most_pairs) * sizeof(float)));
   uint4* gated = x + most_rows * x_units;
-  auto* both = reinterpret_cast<float*>(gated + most_pairs * gated_units);
-  float* y = both + 2 * inner;
+  auto* gates = reinterpret_cast<float*>(gated + most_pairs * gated_units);
+  float* y = gates + inner;
   auto* used = reinterpret_cast<UsedExpert*>(y + outer);
   auto* pairs = reinterpret_cast<int32_t*>(y + outer + listed);
 
   for (int64_t first = 0; first < all_rows; first += most_rows) {
-    const int64_t rows = std::min(most_rows, all_rows - first), num_pairs = rows * k, now_used = std::min(num_pairs, experts);
+    const int64_t rows = std::min(most_rows, all_rows - first), num_pairs = rows * k;
+    const bool few = rows <= kFewPairs;
+    const int64_t now_used = std::min(num_pairs, experts), entries = now_used + (few ? 0 : (num_pairs - now_used) / kManyPairs);
     commands.launch(sort_kernel, {.blocks = dim3(unsigned(1 + divide_up(rows * x_units, kSortThreads))), .threads = kSortThreads},
         SortDevice{.x = &args.x(first, 0),
             .packed = x,
@@ -290,28 +281,33 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
             .rows = int(rows),
             .per_row = int(k),
             .experts = int(experts),
-            .most_used = int(now_used)});
+            .most_used = int(entries),
+            .most_pairs = few ? kFewPairs : kManyPairs});
     const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
-                              int64_t pairs_of_row, float* out) {
-      const int64_t units = weight.num_tiles * weight.splits * matrices;
-      const int64_t per_block = std::clamp<int64_t>(units * now_used / kWantedBlocks, 1, 8);
-      const int groups = rows <= 8 ? 1 : 4;
-      const Grid grid{
-          .blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(now_used), unsigned(divide_up(rows, 8 * groups))),
-          .threads = 128};
-      commands.launch(groups == 1 ? kernel_of<1>(weight.form) : kernel_of<4>(weight.form), grid,
+                              int64_t pairs_of_row, float* out, uint4* gated) {
+      const int64_t units = weight.num_tiles * weight.splits;
+      // Side by side where blocks are few, else in turn: smaller blocks wait less for each other.
+      const int64_t groups_of_warps = units * now_used < 4 * device_facts().num_sms ? matrices : 1;
+      const int64_t per_block = std::clamp<int64_t>(units * groups_of_warps * now_used / kWantedBlocks, 1, 8);
+      const Form form = form_of(weight.form);
+      const Grid grid{.blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(entries)),
+          .threads = 128 * unsigned(groups_of_warps),
+          .shared_bytes = size_t(groups_of_warps) * form.ring_bytes};
+      commands.launch(form.kernels[gated != nullptr][!few], grid,
           ExpertProducts{.tiles = tiles + matrix * experts,
               .biases = biases ? biases + matrix * experts : nullptr,
               .used = used,
               .pairs = pairs,
               .x = in,
               .out = out,
-              .out_matrix = inner,
+              .gated = reinterpret_cast<uint32_t*>(gated),
+              .clamp = args.clamp,
               .x_units = in_units,
+              .gated_units = gated_units,
               .pairs_of_row = int(pairs_of_row),
+              .matrices = int(matrices),
               .experts = int(experts),
               .out_dim = int(weight.out_dim),
-              .num_tiles = weight.num_tiles,
               .num_records = weight.num_records,
               .records_per_input = weight.records_per_input,
               .splits = weight.splits,
@@ -320,12 +316,9 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
               .unit = unit_of(weight.form)});
     };
     const bool together = alike(gate, up);
-    multiply(gate, 0, together ? 2 : 1, x, x_units, k, both);
-    if (!together) multiply(up, 1, 1, x, x_units, k, both + inner);
-    commands.launch(gated_kernel,
-        {.blocks = dim3(unsigned(divide_up(num_pairs * gated_units, kPackThreads))), .threads = kPackThreads},
-        GatedDevice{both, both + inner, gated, gated_units, int(num_pairs), int(width), args.clamp});
-    multiply(down, 2, 1, gated, gated_units, 1, y);
+    if (!together) multiply(gate, 0, 1, x, x_units, k, gates, nullptr);
+    multiply(up, together ? 0 : 1, together ? 2 : 1, x, x_units, k, gates, gated);
+    multiply(down, 2, 1, gated, gated_units, 1, y, nullptr);
     commands.launch(combine_kernel,
         {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
         CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],

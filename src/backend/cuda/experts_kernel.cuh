@@ -1,19 +1,21 @@
 // Products of experts: few rows each, weights that are read once. A warp has 16 features and one run of the inputs, and reads its
 // own quarter of every record through its own ring in shared memory, several records ahead: no warp waits for another until
-// the runs' sums are added. A block is four warps, so 64, 32 or 16 features with all their runs, and goes through several such
+// the runs' sums are added. Four warps have a unit, 64, 32 or 16 features with all their runs; a block goes through several
 // units of one expert without emptying its rings. Rows come in bf16 as mma_sync takes them (fragment_of); four threads of a row
-// read 64 bytes, and those of the next part while this one's weights come. The sums of plain_rows_kernel, bit for bit.
+// read 64 bytes, and those of the next part while this one's weights come. The sums of plain_rows_kernel, bit for bit. Gate and
+// up are of one block, four warps each or the same in turn, which leaves the gated rows as down reads them.
 #pragma once
 
 #include <algorithm>
 
+#include "backend/cuda/gate.cuh"
 #include "backend/cuda/resident_kernel.cuh"
 #include "backend/cuda/tile_copies.cuh"
 
 namespace hunch {
 
 struct __align__(16) UsedExpert {
-  int expert, first, count, pad;  // `count` pairs from `first` on
+  int expert, first, count, pad;  // `count` of its pairs, from `first` on: of a block
 };
 
 struct ExpertProducts {
@@ -21,13 +23,15 @@ struct ExpertProducts {
   const float* const* biases;     // likewise; null: none
   const UsedExpert* used;
   const int32_t* pairs;
-  const uint4* x;      // [rows][x_units]
-  float* out;          // [matrices][pairs][out_dim]
-  int64_t out_matrix;  // from one matrix's pairs to the next's
-  int x_units;
-  int pairs_of_row;  // pairs that share a row of x
-  int experts, out_dim, num_tiles, num_records, records_per_input, splits;
-  int units, per_block;  // units of 64 / splits features: of all matrices, of a block
+  const uint4* x;   // [rows][x_units]
+  float* out;       // [pairs][out_dim]; where up comes alone, gate lies there
+  uint32_t* gated;  // [pairs][gated_units][4], instead of `out`
+  GateClamp clamp;
+  int x_units, gated_units;
+  int pairs_of_row;       // pairs that share a row of x
+  int matrices, experts;  // 1 or 2; of each
+  int out_dim, num_records, records_per_input, splits;
+  int units, per_block;  // units of 64 / splits features: of a matrix, of a block
   float unit;
 };
 
@@ -67,48 +71,61 @@ __device__ __forceinline__ void copy_quarter(uint32_t to, const std::byte* from,
   }
 }
 
-// Grid: (units / per_block, used experts, pairs of an expert / (8 kGroups)).
-template <DType kType, int kGroups>
-__global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_kernel(const ExpertProducts* args) {
+// A stage is as many records as are read in one go.
+template <DType kType>
+constexpr int kTogetherOf = record_shape(kType).bytes < 4096 ? 2 : 1;
+template <DType kType>
+constexpr int kRingStages = std::min(6, 32768 / (kTogetherOf<kType> * record_shape(kType).bytes));
+template <DType kType>
+constexpr int kRingBytes = kRingStages<kType>* kTogetherOf<kType>* record_shape(kType).bytes;
+
+// Grid: (units / per_block, entries of `used`, each at most 8 kGroups pairs), of 128 threads, or 256 where kGated; shared: a
+// ring for each 128.
+template <DType kType, int kGroups, bool kGated>
+__global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroups > 1 ? kGated ? 1 : 2 : 0))
+    expert_products_kernel(const ExpertProducts* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
-  // A stage is as many records as are read in one go.
-  constexpr int kTogether = kShape.bytes < 4096 ? 2 : 1, kStageBytes = kTogether * kShape.bytes;
-  constexpr int kStages = std::min(6, 32768 / kStageBytes);
-  __shared__ __align__(128) std::byte ring[kStages * kStageBytes];
-  __shared__ float partial[4][4 * kGroups][32];
+  constexpr int kTogether = kTogetherOf<kType>, kStageBytes = kTogether * kShape.bytes, kStages = kRingStages<kType>;
+  extern __shared__ __align__(128) std::byte rings[];
+  __shared__ float partial[kGated ? 2 : 1][4][4 * kGroups][32];
   __shared__ int pair_of[8 * kGroups];
   let_next_start();
-  const int t = int(threadIdx.x), lane = t % 32, warp = t / 32;
+  const int t = int(threadIdx.x) % 128, lane = t % 32, warp = t / 32, group = kGated ? int(threadIdx.x) / 128 : 0;
   const int splits = args->splits, split_shift = splits / 2, num_records = args->num_records;  // 1, 2, 4: shift 0, 1, 2
-  const int first_unit = int(blockIdx.x) * args->per_block, end_unit = min(first_unit + args->per_block, args->units);
-  const int of_matrix = args->num_tiles << split_shift, split = warp & (splits - 1);
+  // Of a unit each group of four warps has `turns` matrices, one after the other.
+  const int matrices = kGated ? args->matrices : 1, turns = kGated ? matrices * 128 / int(blockDim.x) : 1;
+  const int split = warp & (splits - 1);
+  const int first_unit = int(blockIdx.x) * args->per_block;
+  const int first_pass = first_unit * turns, end_pass = min(first_unit + args->per_block, args->units) * turns;
   const int first_record = num_records * split >> split_shift, end_record = num_records * (split + 1) >> split_shift;
   const int experts = args->experts, input_shift = args->records_per_input - 1;
   const std::byte* const* const tiles = args->tiles;
   wait_for_previous();
   const int4 used = __ldcg(reinterpret_cast<const int4*>(args->used) + blockIdx.y);  // UsedExpert
-  const int begin = int(blockIdx.z) * 8 * kGroups, num_pairs = min(8 * kGroups, used.z - begin);
-  if (num_pairs <= 0) return;
-  if (t < num_pairs) pair_of[t] = __ldcg(args->pairs + used.y + begin + t);
-
-  // Units are those of one matrix or of two; the warp's 16 features of a unit among those of its matrix.
-  const auto matrix_of = [&](int unit) { return unit < of_matrix ? 0 : 1; };
-  const auto sixteen_of = [&](int unit) {
-    return (unit - matrix_of(unit) * of_matrix) * (4 >> split_shift) + (warp >> split_shift);
-  };
-  const uint32_t memory = shared_address(ring);
+  const int num_pairs = used.z;
+  if (num_pairs == 0) return;
+  // Asked for together: nothing is fetched before they are known.
+  const int last_matrix = (matrices - 1) * experts + used.x;
+  const std::byte *first_tiles = tiles[group * experts + used.x], *last_tiles = tiles[last_matrix];
+  const float* biases[2] = {};  // of the first matrix, of the last
+  if (args->biases) biases[0] = args->biases[used.x], biases[1] = args->biases[last_matrix];
+  const int own_pair = t < num_pairs ? __ldcg(args->pairs + used.y + t) : 0;
+  const auto matrix_of = [&](int pass) { return turns == 1 ? group : pass & 1; };
+  const auto sixteen_of = [&](int pass) { return (pass >> (turns - 1)) * (4 >> split_shift) + (warp >> split_shift); };
+  const uint32_t memory = shared_address(rings) + uint32_t(group * kRingBytes<kType>);
   const std::byte* from = nullptr;  // the record to be fetched next
-  int from_unit = first_unit, from_record = first_record, from_quarter = 0;
+  int from_pass = first_pass, from_record = first_record, from_quarter = 0;
   int fetch_to = 0, stage = 0;  // offsets in the ring
   const auto after = [](int offset) { return offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes; };
   const auto find = [&] {
-    const int sixteen = sixteen_of(from_unit);
-    from = tiles[matrix_of(from_unit) * experts + used.x] + (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
+    const int sixteen = sixteen_of(from_pass);
+    from = (turns > 1 && matrix_of(from_pass) ? last_tiles : first_tiles) +
+        (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
     from_quarter = sixteen % 4;
   };
   const auto fetch = [&] {  // a group of copies even where none is left
-    if (from_unit < end_unit) {
+    if (from_pass < end_pass) {
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         if (i > 0 && from_record + i >= end_record) break;
@@ -117,7 +134,7 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
       from += kStageBytes, from_record += kTogether;
       if (from_record >= end_record) {
         from_record = first_record;
-        if (++from_unit < end_unit) find();
+        if (++from_pass < end_pass) find();
       }
     }
     end_copies();
@@ -127,6 +144,7 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) fetch();
 
+  if (group == 0 && t < num_pairs) pair_of[t] = own_pair;
   __syncthreads();
   // Columns without a pair repeat the first one; nobody reads their sums.
   const uint4* x[kGroups];
@@ -145,7 +163,8 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
   };
   load_inputs((first_record >> input_shift) * kParts);
 
-  for (int unit = first_unit; unit < end_unit; ++unit) {
+  for (int pass = first_pass; pass < end_pass; ++pass) {
+    const int matrix = matrix_of(pass), feature = sixteen_of(pass) * 16 + lane / 4, out_dim = args->out_dim;
     float sums[kGroups][4] = {};
     const auto multiply = [&](uint32_t record, int at) {
 #pragma unroll
@@ -167,7 +186,7 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
           mma_sync(sums[g], operand[2], rows[g][1].x, rows[g][1].y);
           mma_sync(sums[g], operand[3], rows[g][1].z, rows[g][1].w);
         }
-        // The next part's, of the next unit behind the last.
+        // The next part's, of the next pass behind the last.
         if (part + 1 < kParts) load_inputs((at >> input_shift) * kParts + part + 1);
         else load_inputs(((at + 1 < end_record ? at + 1 : first_record) >> input_shift) * kParts);
       }
@@ -183,27 +202,40 @@ __global__ void __launch_bounds__(128, kGroups == 1 ? 6 : 4) expert_products_ker
       stage = after(stage);
     }
 
-    const int matrix = matrix_of(unit), feature = sixteen_of(unit) * 16 + lane / 4, out_dim = args->out_dim;
-    const float* const bias_of = args->biases ? args->biases[matrix * experts + used.x] : nullptr;
-    float* const out = args->out + matrix * args->out_matrix + feature;
-    const float scale = args->unit;
-    float bias[2] = {};
+    if (matrix == 0 || turns == 1) __syncthreads();  // the unit before has been read
 #pragma unroll
-    for (int below = 0; below < 2; ++below)
-      if (bias_of && feature + 8 * below < out_dim) bias[below] = bias_of[feature + 8 * below];
-    __syncthreads();  // the unit before has been read
+    for (int r = 0; r < 4 * kGroups; ++r) partial[matrix][warp][r][lane] = sums[r / 4][r % 4];
+    if (turns > 1 && matrix == 0) continue;
+    float bias[kGated ? 2 : 1][2] = {};  // before the loop they would cost it registers
 #pragma unroll
-    for (int r = 0; r < 4 * kGroups; ++r) partial[warp][r][lane] = sums[r / 4][r % 4];
+    for (int i = 0; i < (kGated ? 4 : 2); ++i)
+      if (biases[i / 2] && feature + i % 2 * 8 < out_dim) bias[i / 2][i % 2] = __ldg(biases[i / 2] + feature + i % 2 * 8);
     __syncthreads();
+    // Every run's warp has some of the registers.
 #pragma unroll 1
-    for (int r = split; r < 4 * kGroups && r / 4 * 8 < num_pairs; r += splits) {  // every run's warp has some of the registers
-      const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, below = r % 4 / 2;
-      if (at >= num_pairs || feature + 8 * below >= out_dim) continue;
-      float total = partial[warp - split][r][lane];
+    for (int r = split + splits * group; r < 4 * kGroups && r / 4 * 8 < num_pairs; r += splits * (matrices / turns)) {
+      const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, below = r % 4 / 2, k = feature + 8 * below;
+      const auto value_of = [&](int which, const float(&bias)[2]) {
+        float total = partial[which][warp - split][r][lane];
 #pragma unroll
-      for (int s = 1; s < 4; ++s)
-        if (s < splits) total += partial[warp - split + s][r][lane];
-      out[int64_t(pair_of[at]) * out_dim + 8 * below] = total * scale + (below ? bias[1] : bias[0]);
+        for (int s = 1; s < 4; ++s)
+          if (s < splits) total += partial[which][warp - split + s][r][lane];
+        return total * args->unit + (below ? bias[1] : bias[0]);
+      };
+      const int64_t pair = pair_of[at < num_pairs ? at : 0];
+      if constexpr (!kGated) {
+        if (at < num_pairs && k < out_dim) args->out[pair * out_dim + k] = value_of(0, bias[0]);
+      } else {
+        float value = 0;  // past the end too: down's last record reads the whole tile
+        if (k < out_dim) {
+          const float up = value_of(matrices - 1, bias[1]);
+          const float gate = matrices == 2 ? value_of(0, bias[0]) : args->out[pair * out_dim + k];
+          value = args->clamp.limit > 0 ? clamped_gate(gate, up, args->clamp) : silu(gate) * up;
+        }
+        const float next = __shfl_down_sync(0xffffffffu, value, 4);  // feature k + 1, where k is even
+        if (at < num_pairs && k % 2 == 0)
+          args->gated[pair * args->gated_units * 4 + k / 32 * 16 + k % 8 / 2 * 4 + k % 32 / 8] = bf16x2_of(value, next);
+      }
     }
   }
 }

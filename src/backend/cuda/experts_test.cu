@@ -81,7 +81,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
       }
 }
 
-constexpr int64_t kHidden = 512, kWidth = 256, kExperts = 11, kPerRow = 4, kRows = 300;  // more rows than go at a time
+constexpr int64_t kHidden = 512, kWidth = 224, kExperts = 11, kPerRow = 4, kRows = 300;  // more rows than go at a time
 
 // The same experts on the device and on the reference; gate and up may differ in encoding. Of MXFP4 as gpt-oss has them.
 struct Experts {
@@ -166,6 +166,8 @@ class CudaExperts : public testing::Test {
     return run(tables, experts, routed, first, rows);
   }
   std::vector<float> run(ExpertTables& tables, const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
+    constexpr size_t kWorkspace = size_t(1) << 24;  // what a call does not write there is NaN; the copies below wait for that
+    HUNCH_CUDA_CHECK(cudaMemset(commands->workspace(kWorkspace), 0xff, kWorkspace));
     DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
     DeviceArray<int32_t> ids(routed.ids);
     enqueue_experts(*commands, tables,
@@ -186,9 +188,10 @@ class CudaExperts : public testing::Test {
 struct Encodings {
   DType gate, up, down;
 };
-constexpr Encodings kEncodings[] = {{DType::F32, DType::F32, DType::F32}, {DType::F16, DType::F16, DType::F16},
-    {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0}, {DType::Q4_0, DType::Q4_0, DType::Q4_0},
-    {DType::BF16, DType::Q8_0, DType::Q4_0}, {DType::Q4_K, DType::Q4_K, DType::Q8_0},
+// First where a kernel is asked for the least shared memory.
+constexpr Encodings kEncodings[] = {{DType::BF16, DType::Q8_0, DType::Q4_0}, {DType::F32, DType::F32, DType::F32},
+    {DType::F16, DType::F16, DType::F16}, {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0},
+    {DType::Q4_0, DType::Q4_0, DType::Q4_0}, {DType::Q4_K, DType::Q4_K, DType::Q8_0},
     {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3}, {DType::MXFP4, DType::MXFP4, DType::MXFP4}};
 
 TEST_F(CudaExperts, AreNearTheReference) {
