@@ -1,4 +1,4 @@
-// Mixtures of experts on the device: contract in backend/ops/experts.h. Plain kernels: products are those of plain_products.cuh,
+// Mixtures of experts on the device: contract in backend/ops/experts.h. Products have the bits of those of plain_products.cuh,
 // over lists of rows that a kernel makes of the ids, so that the host never learns where rows go. All views are device memory.
 // The scratch of ExpertsArgs is not used: the workspace has room for every (row, expert) pair of kExpertRows rows.
 #pragma once
