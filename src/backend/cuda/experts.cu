@@ -159,11 +159,11 @@ struct CombineDevice {
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineDevice* args) {
   let_next_start();
   const CombineDevice a = *args;
-  wait_for_previous();
   const int j = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (j >= a.hidden) return;
   const int64_t r = blockIdx.y;
-  float sum = a.out[r * a.out_stride + j];
+  float sum = __ldcg(a.out + r * a.out_stride + j);  // older than the list of experts
+  wait_for_previous();
   for (int slot = 0; slot < a.per_row; ++slot)
     if (a.ids[r * a.ids_stride + slot] >= 0)
       sum = __fmaf_rn(a.shares[r * a.shares_stride + slot], a.y[(r * a.per_row + slot) * a.hidden + j], sum);
@@ -284,7 +284,7 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
             .most_used = int(entries),
             .most_pairs = few ? kFewPairs : kManyPairs});
     const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
-                              int64_t pairs_of_row, float* out, uint4* gated) {
+                              int64_t pairs_of_row, float* out, uint4* gated, bool listed) {
       const int64_t units = weight.num_tiles * weight.splits;
       // Side by side where blocks are few, else in turn: smaller blocks wait less for each other.
       const int64_t groups_of_warps = units * now_used < 4 * device_facts().num_sms ? matrices : 1;
@@ -313,12 +313,13 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
               .splits = weight.splits,
               .units = int(units),
               .per_block = int(per_block),
-              .unit = unit_of(weight.form)});
+              .unit = unit_of(weight.form),
+              .listed = listed});
     };
     const bool together = alike(gate, up);
-    if (!together) multiply(gate, 0, 1, x, x_units, k, gates, nullptr);
-    multiply(up, together ? 0 : 1, together ? 2 : 1, x, x_units, k, gates, gated);
-    multiply(down, 2, 1, gated, gated_units, 1, y, nullptr);
+    if (!together) multiply(gate, 0, 1, x, x_units, k, gates, nullptr, false);
+    multiply(up, together ? 0 : 1, together ? 2 : 1, x, x_units, k, gates, gated, !together);
+    multiply(down, 2, 1, gated, gated_units, 1, y, nullptr, true);
     commands.launch(combine_kernel,
         {.blocks = dim3(unsigned(divide_up(hidden, kCombineThreads)), unsigned(rows)), .threads = kCombineThreads},
         CombineDevice{&args.shares(first, 0), y, &args.ids(first, 0), &args.out(first, 0), args.shares.stride[0],

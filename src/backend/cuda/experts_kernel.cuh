@@ -33,6 +33,7 @@ struct ExpertProducts {
   int out_dim, num_records, records_per_input, splits;
   int units, per_block;  // units of 64 / splits features: of a matrix, of a block
   float unit;
+  bool listed;  // `used` and `pairs` are older than the kernel before this one
 };
 
 // Eight inputs of a row as one thread of four holds them for two steps of mma_sync: word i is inputs 8 i + 2 (unit % 4) and the
@@ -90,7 +91,6 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   extern __shared__ __align__(128) std::byte rings[];
   __shared__ float partial[kGated ? 2 : 1][4][4 * kGroups][32];
   __shared__ int pair_of[8 * kGroups];
-  let_next_start();
   const int t = int(threadIdx.x) % 128, lane = t % 32, warp = t / 32, group = kGated ? int(threadIdx.x) / 128 : 0;
   const int splits = args->splits, split_shift = splits / 2, num_records = args->num_records;  // 1, 2, 4: shift 0, 1, 2
   // Of a unit each group of four warps has `turns` matrices, one after the other.
@@ -101,7 +101,11 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   const int first_record = num_records * split >> split_shift, end_record = num_records * (split + 1) >> split_shift;
   const int experts = args->experts, input_shift = args->records_per_input - 1;
   const std::byte* const* const tiles = args->tiles;
-  wait_for_previous();
+  // Who comes behind the kernel that waited for the list need not wait for its weights: it starts once all blocks of that one
+  // have.
+  const bool listed = args->listed;
+  if (!listed) wait_for_previous();
+  let_next_start();
   const int4 used = __ldcg(reinterpret_cast<const int4*>(args->used) + blockIdx.y);  // UsedExpert
   const int num_pairs = used.z;
   if (num_pairs == 0) return;
@@ -144,6 +148,7 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
 #pragma unroll 1
   for (int s = 0; s < kStages - 1; ++s) fetch();
 
+  if (listed) wait_for_previous();
   if (group == 0 && t < num_pairs) pair_of[t] = own_pair;
   __syncthreads();
   // Columns without a pair repeat the first one; nobody reads their sums.

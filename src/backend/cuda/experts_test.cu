@@ -264,6 +264,23 @@ TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {
   EXPECT_EQ(run(experts, routed, 0, 2), want);
 }
 
+// Kernels look at the list of experts before the one in front has ended: here each call's is another.
+TEST_F(CudaExperts, InOneListHaveTheBitsOfOneCall) {
+  const Routed routed;
+  for (const Encodings& e : kEncodings) {
+    const Experts experts(e.gate, e.up, e.down);
+    DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
+    DeviceArray<int32_t> ids(routed.ids);
+    for (int64_t first = 0, rows = 1; first < kRows; first += rows, rows = std::min(rows % 9 + 1, kRows - first))
+      enqueue_experts(*commands, tables,
+          args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
+              shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
+          total->data(), seen->data());
+    ASSERT_TRUE(commands->wait().ok());
+    EXPECT_EQ(out.get(), run(experts, routed, 0, kRows)) << dtype_info(e.gate).name;
+  }
+}
+
 TEST_F(CudaExperts, CountWhatTheyRead) {
   const Routed routed;
   const Experts experts(DType::BF16, DType::BF16, DType::Q8_0);
