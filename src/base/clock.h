@@ -1,13 +1,20 @@
 // The clock of everything that is timed.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <vector>
 
 namespace hunch {
 
 using Clock = std::chrono::steady_clock;
 inline double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+// Of some times; the upper one of two in the middle.
+inline double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
 }
 
 }  // namespace hunch

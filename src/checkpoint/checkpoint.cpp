@@ -39,16 +39,9 @@ class OpenedCheckpoint final : public Checkpoint {
   void count_file(Bytes file) { file_bytes_ += file.size(); }
   void own(std::vector<MappedFile> files) { files_ = std::move(files); }
 
-  // `entry` lies in `file`. Kernels load whole elements: data that its file does not align (old safetensors, GGUF with a small
-  // alignment) is copied once.
+  // `entry` lies in `file`.
   void add(std::string name, TensorEntry entry, Bytes file) {
-    const size_t grain = entry.dtype == DType::F32 ? 4 : entry.dtype == DType::F8_E4M3 || entry.dtype == DType::MXFP4 ? 1 : 2;
-    const std::byte* data = file.data() + entry.offset;
-    if (reinterpret_cast<uintptr_t>(data) % grain != 0) {
-      copies_.push_back(std::make_unique<std::byte[]>(entry.bytes));
-      std::memcpy(copies_.back().get(), data, entry.bytes);
-      data = copies_.back().get();
-    }
+    const std::byte* data = aligned_data(entry, file, copies_);
     tensors_.push_back({std::move(name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)});
   }
 

@@ -48,16 +48,9 @@ Result<ShardList> weights_of(const std::string& folder) {
 
 }  // namespace
 
-// Kernels load whole elements: data that the file does not align are copied once.
 void DrafterFile::add(TensorEntry entry, std::span<const std::byte> file) {
   if (entry.name.ends_with("rotary_emb.inv_freq")) return;  // derived from rope_theta
-  const size_t grain = entry.integer != IntegerType::None ? 1 : entry.dtype == DType::F32 ? 4 : 2;
-  const std::byte* data = file.data() + entry.offset;
-  if (reinterpret_cast<uintptr_t>(data) % grain != 0) {
-    copies_.push_back(std::make_unique<std::byte[]>(entry.bytes));
-    std::memcpy(copies_.back().get(), data, entry.bytes);
-    data = copies_.back().get();
-  }
+  const std::byte* data = aligned_data(entry, file, copies_);
   items_.push_back({{std::move(entry.name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)}, entry.integer});
 }
 

@@ -68,26 +68,17 @@ void dequantise_mxfp4(const std::byte* in, float* out) {
   }
 }
 
-// Nibbles: 4 runs of 32 bytes, a run holds group 2r in its low nibbles and group 2r + 1 in its high ones.
-void dequantise_q4_k(const std::byte* in, float* out) {
+// Nibbles: 4 runs of 32 bytes, a run holds group 2r in its low nibbles and group 2r + 1 in its high ones. Q5_K has the fifth bit
+// of group g in bit g of 32 bytes before them.
+template <bool kFifth>
+void dequantise_k(const std::byte* in, float* out) {
   const float d = f16_to_f32(load_u16(in)), dmin = f16_to_f32(load_u16(in + 2));
+  const std::byte *high = in + 16, *nibbles = high + (kFifth ? kGroup : 0);
   for (int g = 0; g < kGroups; ++g) {
     const SixBits six = unpack_scales(in + 4, g);
     const float scale = d * float(six.scale), min = dmin * float(six.min);
-    const std::byte* nibbles = in + 16 + g / 2 * kGroup;
-    for (int i = 0; i < kGroup; ++i) out[g * kGroup + i] = scale * float((u8(nibbles[i]) >> (g % 2 * 4)) & 15) - min;
-  }
-}
-
-// As Q4_K, with the fifth bit of group g in bit g of 32 bytes.
-void dequantise_q5_k(const std::byte* in, float* out) {
-  const float d = f16_to_f32(load_u16(in)), dmin = f16_to_f32(load_u16(in + 2));
-  for (int g = 0; g < kGroups; ++g) {
-    const SixBits six = unpack_scales(in + 4, g);
-    const float scale = d * float(six.scale), min = dmin * float(six.min);
-    const std::byte *high = in + 16, *nibbles = in + 48 + g / 2 * kGroup;
     for (int i = 0; i < kGroup; ++i) {
-      const int code = ((u8(nibbles[i]) >> (g % 2 * 4)) & 15) | ((u8(high[i]) >> g) & 1) << 4;
+      const int code = ((u8(nibbles[g / 2 * kGroup + i]) >> (g % 2 * 4)) & 15) | (kFifth ? ((u8(high[i]) >> g) & 1) << 4 : 0);
       out[g * kGroup + i] = scale * float(code) - min;
     }
   }
@@ -270,8 +261,8 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
   for (int64_t at = 0; at < count; at += info.block, in += info.block_bytes, out += info.block) {
     if (dtype == DType::Q8_0) dequantise_q8_0(in, out);
     if (dtype == DType::Q4_0) dequantise_q4_0(in, out);
-    if (dtype == DType::Q4_K) dequantise_q4_k(in, out);
-    if (dtype == DType::Q5_K) dequantise_q5_k(in, out);
+    if (dtype == DType::Q4_K) dequantise_k<false>(in, out);
+    if (dtype == DType::Q5_K) dequantise_k<true>(in, out);
     if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
     if (dtype == DType::MXFP4) dequantise_mxfp4(in, out);
   }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +30,18 @@ struct TensorEntry {
   uint64_t offset = 0, bytes = 0;           // from the start of the file
   IntegerType integer = IntegerType::None;  // not None: `dtype` says nothing
 };
+
+// An entry's data. Kernels load whole elements: what its file does not align (old safetensors, GGUF with a small alignment) is
+// copied, and the copy goes to `copies`.
+inline const std::byte* aligned_data(
+    const TensorEntry& entry, std::span<const std::byte> file, std::vector<std::unique_ptr<std::byte[]>>& copies) {
+  const bool bytes = entry.integer != IntegerType::None || entry.dtype == DType::F8_E4M3 || entry.dtype == DType::MXFP4;
+  const std::byte* data = file.data() + entry.offset;
+  if (reinterpret_cast<uintptr_t>(data) % (bytes ? 1 : entry.dtype == DType::F32 ? 4 : 2) == 0) return data;
+  copies.push_back(std::make_unique<std::byte[]>(entry.bytes));
+  std::memcpy(copies.back().get(), data, entry.bytes);
+  return copies.back().get();
+}
 
 inline bool mul_overflows(uint64_t a, uint64_t b, uint64_t* out) { return __builtin_mul_overflow(a, b, out); }
 inline bool add_overflows(uint64_t a, uint64_t b, uint64_t* out) { return __builtin_add_overflow(a, b, out); }

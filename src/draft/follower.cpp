@@ -409,11 +409,15 @@ void Follower::next_level() {
         .parents = draft->branch ? std::span<const int32_t>(draft->parents) : std::span<const int32_t>{}});
   }
   pass_->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
+  run_level(next_, rows);
+  finish_level(rows);
+}
+
+void Follower::run_level(const Buffer& features, int64_t rows) {
   const auto of = [&](const Buffer& buffer) {
     return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
   };
-  net_->forward(*pass_, of(next_), of(came_), of(heads_));
-  finish_level(rows);
+  net_->forward(*pass_, of(features), of(came_), of(heads_));
 }
 
 // Logits of a level's rows, in the target's numbering.

@@ -41,9 +41,6 @@ void Follower::run_blind() {
 void Follower::blind_level(int level, size_t open) {
   auto levels = levels_.view<int32_t>(max_draft_, level_rows_);  // [level][draft] tokens that come out
   const int64_t rows = int64_t(open);
-  const auto of = [&](const Buffer& buffer) {
-    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
-  };
   if (level == 0) {
     first_rows();
   } else {
@@ -59,7 +56,7 @@ void Follower::blind_level(int level, size_t open) {
       });
     }
     pass_->begin(levels[level - 1].slice(0, rows), segments_);
-    net_->forward(*pass_, of(came_), of(came_), of(heads_));
+    run_level(came_, rows);
   }
   const View<const float, 2> logits = logits_of(rows);
   for (int64_t i = 0; i < rows; ++i) {
@@ -194,10 +191,7 @@ int64_t Follower::next_tree_rows() {
     rows += draft->level;
   }
   pass_->begin(next_ids_.view<const int32_t>(level_rows_).slice(0, rows), segments_);
-  const auto of = [&](const Buffer& buffer) {
-    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
-  };
-  net_->forward(*pass_, of(next_), of(came_), of(heads_));
+  run_level(next_, rows);
   return rows;
 }
 

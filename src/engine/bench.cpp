@@ -12,15 +12,6 @@
 #include "engine/token_run.h"
 
 namespace hunch {
-namespace {
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
-}  // namespace
-
 DepthBench::DepthBench(EngineParts& parts, const RequestPlan& plan)
     : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1) {
   ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t), Memory::Shared);

@@ -11,11 +11,6 @@
 namespace hunch {
 namespace {
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 BackendCounters difference(const BackendCounters& a, const BackendCounters& b, uint64_t over) {
   return {
       (a.weight_bytes - b.weight_bytes) / over,

@@ -7,6 +7,7 @@
 #include <bit>
 #include <chrono>
 
+#include "base/clock.h"
 #include "engine/approximation.h"
 #include "engine/sampling_options.h"
 #include "engine/verify_check.h"
@@ -14,7 +15,7 @@
 namespace hunch {
 namespace {
 
-double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_ms() { return ms_since({}); }
 
 void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
   if (sums.size() < counts.size()) sums.resize(counts.size());

@@ -45,6 +45,11 @@ inline const std::vector<std::string>& tiny_models() {
       "llama-linear", "llama-yarn", "mistral", "qwen3-moe", "gpt-oss", "deepseek-v3", "deepseek-v2-lite"};
   return names;
 }
+inline const std::vector<std::string>& gguf_models() {
+  static const std::vector<std::string> names{"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf",
+      "qwen3-q4_0.gguf", "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"};
+  return names;
+}
 
 // Those with natively trained sparse attention: as trained by weights, by a linear map, and with plain means.
 inline const std::vector<std::string>& nsa_models() {

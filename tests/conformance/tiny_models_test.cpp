@@ -73,10 +73,7 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
 }
 
 class GgufModel : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel,
-    testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
-        "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-    param_name);
+INSTANTIATE_TEST_SUITE_P(Encodings, GgufModel, testing::ValuesIn(gguf_models()), param_name);
 
 TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   int turn = 0;

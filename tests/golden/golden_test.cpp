@@ -135,10 +135,7 @@ void expect_close(const std::string& name, const std::string& path, const std::v
 
 class Golden : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Folders, Golden, testing::ValuesIn(tiny_models()), param_name);
-INSTANTIATE_TEST_SUITE_P(Gguf, Golden,
-    testing::Values("llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
-        "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"),
-    param_name);
+INSTANTIATE_TEST_SUITE_P(Gguf, Golden, testing::ValuesIn(gguf_models()), param_name);
 
 INSTANTIATE_TEST_SUITE_P(Nsa, Golden, testing::ValuesIn(nsa_models()), param_name);
 

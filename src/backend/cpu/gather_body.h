@@ -12,6 +12,13 @@ struct LaneMove {
   int lanes[16];
 };
 
+template <class T>
+HUNCH_SIMD void move_each_lane(const LaneMove& move, int lines, const T* from, T* to, const T* ahead) {
+  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
+    __builtin_prefetch(ahead);
+    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
+  }
+}
 // to[line][at + i] = from[line][lanes[i]] for 32-bit lanes (F32, or bf16 pairs); lanes from `at` on are free to be overwritten,
 // those before it are kept. `ahead` is the source tile that comes kTilesAhead later.
 HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint32_t* from, uint32_t* to, const uint32_t* ahead) {
@@ -25,10 +32,7 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint32_t* from
     _mm512_store_si512(to, _mm512_mask_permutexvar_epi32(_mm512_load_si512(to), moved, index, _mm512_load_si512(from)));
   }
 #else
-  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
-    __builtin_prefetch(ahead);
-    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
-  }
+  move_each_lane(move, lines, from, to, ahead);
 #endif
 }
 HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from, uint16_t* to, const uint16_t* ahead) {
@@ -44,10 +48,7 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint16_t* from
             _mm256_load_si256((const __m256i*)to), moved, index, _mm256_load_si256((const __m256i*)from)));
   }
 #else
-  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
-    __builtin_prefetch(ahead);
-    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
-  }
+  move_each_lane(move, lines, from, to, ahead);
 #endif
 }
 
@@ -65,10 +66,7 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint8_t* from,
     _mm256_storeu_si256((__m256i*)to, _mm256_or_si256(moved, _mm256_and_si256(keep, _mm256_loadu_si256((const __m256i*)to))));
   }
 #else
-  for (int line = 0; line < lines; ++line, from += 16, to += 16, ahead += 16) {
-    __builtin_prefetch(ahead);
-    for (int i = 0; i < move.count; ++i) to[move.at + i] = from[move.lanes[i]];
-  }
+  move_each_lane(move, lines, from, to, ahead);
 #endif
 }
 

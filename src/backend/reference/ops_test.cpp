@@ -105,6 +105,16 @@ struct OneHead {
     const std::vector<float> key = {k, 0}, value = {v, 1};
     backend.store_kv({0, View<const float, 3>(key.data(), 1, 1, 2), View<const float, 3>(value.data(), 1, 1, 2), kv, entry});
   }
+  // Rows up to entries `last`: q and out [rows][2].
+  void attend(AttentionRun& run, const std::vector<float>& q, const std::vector<int32_t>& last, std::vector<float>& out,
+      std::vector<float>& lse, float scale = 1) {
+    const int rows = int(last.size());
+    run.num_rows = rows, run.kv = kv, run.last = View<const int32_t, 1>(last.data(), rows);
+    AttentionArgs args;
+    args.scale = scale, args.q = View<const float, 3>(q.data(), rows, 1, 2), args.out = View<float, 3>(out.data(), rows, 1, 2);
+    args.lse = View<float, 2>(lse.data(), rows, 1), args.runs = {&run, 1};
+    backend.attention(args);
+  }
 };
 
 TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
@@ -117,13 +127,9 @@ TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
   const std::vector<int32_t> last = {1, 2};
   std::vector<float> out(4), lse(2);
   AttentionRun run;
-  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2), run.window = 2;
-  run.first_row = 0;
+  run.window = 2, run.first_row = 0;
   head.put(0, 0, 0);  // row 0 looks back to entry 0
-  AttentionArgs args;
-  args.scale = 0.5f, args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
-  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
-  head.backend.attention(args);
+  head.attend(run, q, last, out, lse, 0.5f);
   EXPECT_FLOAT_EQ(out[0], 4);  // two equal keys
   EXPECT_FLOAT_EQ(out[2], 0.25f * 8 + 0.75f * 16);
   EXPECT_FLOAT_EQ(out[3], 1);
@@ -141,13 +147,10 @@ TEST(Reference, ReadsNothingBeforeTheRunsFirstEntry) {
   const std::vector<int32_t> last = {1, 2, 3};
   std::vector<float> out(6, kNan), lse(3, kNan);
   AttentionRun run;
-  run.num_rows = 3, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 3), run.first = 2;
-  AttentionArgs args;
-  args.q = View<const float, 3>(q.data(), 3, 1, 2), args.out = View<float, 3>(out.data(), 3, 1, 2);
-  args.lse = View<float, 2>(lse.data(), 3, 1), args.runs = {&run, 1};
+  run.first = 2;
   for (int window : {0, 3}) {  // a window that reaches further back changes nothing
     run.window = window;
-    head.backend.attention(args);
+    head.attend(run, q, last, out, lse);
     EXPECT_EQ(out[0], 0);
     EXPECT_EQ(out[1], 0);
     EXPECT_EQ(lse[0], -std::numeric_limits<float>::infinity());
@@ -168,17 +171,13 @@ TEST(Reference, LetsARowOfATreeReadThePrefixItsAncestorsAndItself) {
   const std::vector<int32_t> last = {2, 3}, parents = {-1, 0, 0, 2};
   std::vector<float> out(4), lse(2);
   AttentionRun run;
-  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2);
   run.tree = {parents, 2, 1};  // rows 2 and 3
-  AttentionArgs args;
-  args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
-  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
-  head.backend.attention(args);
+  head.attend(run, q, last, out, lse);
   EXPECT_FLOAT_EQ(out[0], (8 + 16 + 2 * 32) / 4.0f);
   EXPECT_FLOAT_EQ(lse[0], std::log(4.0f));
   EXPECT_FLOAT_EQ(out[2], (8 + 16 + 2 * 32 + 4 * 64) / 8.0f);
   run.window = 2;  // of the chain's tokens: rows 2 and 3 alone
-  head.backend.attention(args);
+  head.attend(run, q, last, out, lse);
   EXPECT_FLOAT_EQ(out[2], (2 * 32 + 4 * 64) / 6.0f);
 }
 
@@ -196,17 +195,13 @@ TEST(Reference, ReadsASelectionInPlace) {
   const std::vector<int32_t> last = {2, 3}, index = {1, 3};  // of the run's entries 1, 3, 70, 71
   std::vector<float> out(4), lse(2);
   AttentionRun run;
-  run.num_rows = 2, run.kv = head.kv, run.last = View<const int32_t, 1>(last.data(), 2);
   run.index = View<const int32_t, 2>(index.data(), 1, 2), run.tail_first = 70;
-  AttentionArgs args;
-  args.q = View<const float, 3>(q.data(), 2, 1, 2), args.out = View<float, 3>(out.data(), 2, 1, 2);
-  args.lse = View<float, 2>(lse.data(), 2, 1), args.runs = {&run, 1};
-  head.backend.attention(args);
+  head.attend(run, q, last, out, lse);
   EXPECT_FLOAT_EQ(out[0], (8 + 2 * 16 + 4 * 32) / 7.0f);
   EXPECT_FLOAT_EQ(out[2], (8 + 2 * 16 + 4 * 32 + 8 * 64) / 15.0f);
   EXPECT_FLOAT_EQ(lse[1], std::log(15.0f));
   run.window = 3;  // of the run's entries
-  head.backend.attention(args);
+  head.attend(run, q, last, out, lse);
   EXPECT_FLOAT_EQ(out[2], (2 * 16 + 4 * 32 + 8 * 64) / 14.0f);
 }
 

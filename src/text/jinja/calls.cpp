@@ -96,20 +96,14 @@ Result<Value> make_namespace(Interpreter& in, const Value&, const Arguments& arg
     if (!key.is(Kind::String)) return type_error("the names of a namespace are strings");
     space->attributes.emplace_back(key.bytes(), value);
   }
-  Value out;
-  out.kind = Kind::Namespace;
-  out.space = space;
-  return out;
+  return Value{.kind = Kind::Namespace, .space = space};
 }
 
 Result<Value> make_joiner(Interpreter& in, const Value&, const Arguments& args) {
   HUNCH_TRY(const Params params, Params::bind(args, "joiner", {"sep"}));
   const Text* comma = in.heap().make<Text>(Text{.bytes = ", ", .trusted = true});
   HUNCH_TRY(const Text* separator, params.text(0, comma));
-  Value out;
-  out.kind = Kind::Joiner;
-  out.joiner = in.heap().make<Joiner>(Joiner{separator});
-  return out;
+  return Value{.kind = Kind::Joiner, .joiner = in.heap().make<Joiner>(Joiner{separator})};
 }
 
 Result<Value> raise_exception(Interpreter& in, const Value&, const Arguments& args) {

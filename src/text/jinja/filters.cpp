@@ -11,8 +11,12 @@
 namespace hunch::jinja {
 namespace {
 
-// Python's int(text, base) and float(text): white space around, single underscores between digits.
-std::optional<std::string> digits_of(std::string_view text) {
+// Python's int(text, base) and float(text): white space around, a sign, single underscores between digits.
+struct Digits {
+  std::string digits;
+  bool negative;
+};
+std::optional<Digits> digits_of(std::string_view text) {
   text = text.substr(0, space_at_end(text));
   text.remove_prefix(skip_space(text, 0));
   std::string out;
@@ -21,30 +25,28 @@ std::optional<std::string> digits_of(std::string_view text) {
     else if (i == 0 || i + 1 == text.size() || !std::isalnum(uint8_t(text[i - 1])) || !std::isalnum(uint8_t(text[i + 1])))
       return std::nullopt;
   }
-  return out;
+  const bool negative = out.starts_with('-');
+  if (negative || out.starts_with('+')) out.erase(0, 1);
+  return Digits{std::move(out), negative};
 }
 
 std::optional<double> parse_real(std::string_view text) {
-  const auto digits = digits_of(text);
-  if (!digits) return std::nullopt;
-  std::string_view rest = *digits;
-  const bool negative = !rest.empty() && rest[0] == '-';
-  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
+  const auto number = digits_of(text);
+  if (!number) return std::nullopt;
+  std::string_view rest = number->digits;
   if (rest.empty() || rest[0] == '-' || rest[0] == '+' || rest.starts_with("nan(")) return std::nullopt;
   double value = 0;
   const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
   if (read.ptr != rest.data() + rest.size() || read.ec == std::errc::invalid_argument) return std::nullopt;
   if (read.ec == std::errc::result_out_of_range)
     value = rest.find("e-") != std::string_view::npos || rest.find("E-") != std::string_view::npos ? 0.0 : HUGE_VAL;
-  return negative ? -value : value;
+  return number->negative ? -value : value;
 }
 
 std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
-  const auto digits = digits_of(text);
-  if (!digits) return std::nullopt;
-  std::string_view rest = *digits;
-  const bool negative = !rest.empty() && rest[0] == '-';
-  if (!rest.empty() && (rest[0] == '-' || rest[0] == '+')) rest.remove_prefix(1);
+  const auto number = digits_of(text);
+  if (!number) return std::nullopt;
+  std::string_view rest = number->digits;
   if (rest.size() > 2 && rest[0] == '0') {
     const char letter = char(rest[1] | 0x20);
     const int64_t meant = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
@@ -55,7 +57,7 @@ std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
   int64_t value = 0;
   const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value, int(base));
   if (read.ec != std::errc() || read.ptr != rest.data() + rest.size()) return std::nullopt;
-  return negative ? -value : value;
+  return number->negative ? -value : value;
 }
 
 Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }

@@ -189,9 +189,7 @@ Result<Interpreter::Flow> Interpreter::run_for(
     items = heap_.copy(kept);
   }
   Loop* loop = heap_.make<Loop>(Loop{.stmt = &stmt, .outer = &outer, .items = items, .depth = depth});
-  Value loop_value;
-  loop_value.kind = Kind::Loop;
-  loop_value.loop = loop;
+  const Value loop_value{.kind = Kind::Loop, .loop = loop};
   bool finished_one = false;
   for (size_t i = 0; i < items.size(); ++i) {
     HUNCH_OK(spend(1));

@@ -167,11 +167,7 @@ Value make_text(Heap& heap, std::string_view bytes, bool trusted) {
 
 Value make_text(Heap& heap, const Text& text) { return Value::of(static_cast<const Text*>(heap.make<Text>(text))); }
 
-Value make_undefined(Heap& heap, std::string_view hint) {
-  Value v;
-  v.hint = heap.make<Text>(Text{.bytes = heap.copy(hint)});
-  return v;
-}
+Value make_undefined(Heap& heap, std::string_view hint) { return {.hint = heap.make<Text>(Text{.bytes = heap.copy(hint)})}; }
 
 Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, SequenceKind kind) {
   Sequence sequence{.kind = kind, .items = heap.copy(items)};

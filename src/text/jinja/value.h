@@ -44,46 +44,14 @@ struct Value {
     Joiner* joiner;
   };
 
-  static Value none() {
-    Value v;
-    v.kind = Kind::None;
-    return v;
-  }
-  static Value of(bool b) {
-    Value v;
-    v.kind = Kind::Bool, v.boolean = b;
-    return v;
-  }
-  static Value of(int64_t i) {
-    Value v;
-    v.kind = Kind::Int, v.integer = i;
-    return v;
-  }
-  static Value of(double d) {
-    Value v;
-    v.kind = Kind::Float, v.real = d;
-    return v;
-  }
-  static Value of(const Text* t) {
-    Value v;
-    v.kind = Kind::String, v.text = t;
-    return v;
-  }
-  static Value of(const Sequence* s) {
-    Value v;
-    v.kind = Kind::Sequence, v.sequence = s;
-    return v;
-  }
-  static Value of(const Dict* d) {
-    Value v;
-    v.kind = Kind::Dict, v.dict = d;
-    return v;
-  }
-  static Value of(const Callable* c) {
-    Value v;
-    v.kind = Kind::Callable, v.callable = c;
-    return v;
-  }
+  static Value none() { return {.kind = Kind::None}; }
+  static Value of(bool b) { return {.kind = Kind::Bool, .boolean = b}; }
+  static Value of(int64_t i) { return {.kind = Kind::Int, .integer = i}; }
+  static Value of(double d) { return {.kind = Kind::Float, .real = d}; }
+  static Value of(const Text* t) { return {.kind = Kind::String, .text = t}; }
+  static Value of(const Sequence* s) { return {.kind = Kind::Sequence, .sequence = s}; }
+  static Value of(const Dict* d) { return {.kind = Kind::Dict, .dict = d}; }
+  static Value of(const Callable* c) { return {.kind = Kind::Callable, .callable = c}; }
   bool is(Kind k) const { return kind == k; }
   bool is_number() const { return kind == Kind::Int || kind == Kind::Float || kind == Kind::Bool; }
   bool is_int() const { return kind == Kind::Int || kind == Kind::Bool; }
