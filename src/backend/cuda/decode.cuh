@@ -125,9 +125,7 @@ __device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t 
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
         const uint32_t word = words[2 * block + i / 4];
-        uint32_t bits = word << (3 * (i % 4)) & 0x81c081c0u;
-        if (i % 4 == 3) bits = and_or(word << 1, 0x80008000u, and_or(word >> 5, 0x01000100u, word >> 4 & 0x00c000c0u));
-        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(bits, scale[i % 2], 0x80008000u);  // plus -0
+        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(mxfp4_bits(word, i % 4), scale[i % 2], 0x80008000u);  // plus -0
       }
     }
   } else {

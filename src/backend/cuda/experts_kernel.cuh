@@ -47,7 +47,12 @@ __device__ __forceinline__ uint4 fragment_of(int unit, const Value& value) {
 // Of a row in that form: whole records of any encoding.
 constexpr int fragment_units(int64_t dim) { return int((dim + 127) / 128) * 16; }
 
-// A warp's copy of a quarter of a record (16 features) to another quarter of a record's place.
+// Of plain values or codes, with which a record begins.
+template <DType kType>
+constexpr int kQuarterBytes = kType == DType::BF16 ? 2048 : 512;
+
+// A warp's copy of a quarter of a record (16 features) to another quarter of a record's place. `from`: of the quarter's values or
+// codes, the lane's first 16 bytes.
 template <DType kType>
 __device__ __forceinline__ void copy_quarter(uint32_t to, const std::byte* from, int quarter, int to_quarter, int lane) {
   constexpr RecordShape kShape = record_shape(kType);
@@ -58,7 +63,9 @@ __device__ __forceinline__ void copy_quarter(uint32_t to, const std::byte* from,
 #pragma unroll
     for (int first = 0; first < kEach * kCount; first += 32) {
       const int i = first + lane, at = kOffset + i / kEach * (4 * kBytes) + i % kEach * 16;
-      if (i < kEach * kCount) copy_16_or_zeros(to + uint32_t(at + to_quarter * kBytes), from + (at + quarter * kBytes), true);
+      const int beyond = kOffset == 0 ? first / kEach * (4 * kBytes) + first % kEach * 16
+                                      : at - lane * 16 + quarter * (kBytes - kQuarterBytes<kType>);
+      if (i < kEach * kCount) copy_16_or_zeros(to + uint32_t(at + to_quarter * kBytes), from + beyond, true);
     }
   };
   if constexpr (kType == DType::BF16) {
@@ -117,15 +124,16 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   const int own_pair = t < num_pairs ? __ldcg(args->pairs + used.y + t) : 0;
   const auto matrix_of = [&](int pass) { return turns == 1 ? group : pass & 1; };
   const auto sixteen_of = [&](int pass) { return (pass >> (turns - 1)) * (4 >> split_shift) + (warp >> split_shift); };
-  const uint32_t memory = shared_address(rings) + uint32_t(group * kRingBytes<kType>);
-  const std::byte* from = nullptr;  // the record to be fetched next
+  uint32_t memory = shared_address(rings) + uint32_t(group * kRingBytes<kType>);
+  asm volatile("" : "+r"(memory));  // else found anew for every record
+  const std::byte* from = nullptr;  // of the record to be fetched next, as copy_quarter takes it
   int from_pass = first_pass, from_record = first_record, from_quarter = 0;
   int fetch_to = 0, stage = 0;  // offsets in the ring
   const auto after = [](int offset) { return offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes; };
   const auto find = [&] {
     const int sixteen = sixteen_of(from_pass);
     from = (turns > 1 && matrix_of(from_pass) ? last_tiles : first_tiles) +
-        (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes;
+        (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes + sixteen % 4 * kQuarterBytes<kType> + lane * 16;
     from_quarter = sixteen % 4;
   };
   const auto fetch = [&] {  // a group of copies even where none is left
@@ -163,7 +171,8 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (g > 0 && g * 8 >= num_pairs) break;
-      rows[g][0] = __ldca(x[g] + part * 8), rows[g][1] = __ldca(x[g] + part * 8 + 4);
+      const uint4* from = x[g] + uint64_t(unsigned(part)) * 8;  // one address for both
+      rows[g][0] = __ldca(from), rows[g][1] = __ldca(from + 4);
     }
   };
   load_inputs((first_record >> input_shift) * kParts);

@@ -145,7 +145,7 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
         for (int half = 0; half < 2; ++half) {
           const uint32_t code = rows[i % 2].code(first + part * 64 + step * 16 + t % 4 * 2 + i / 2 * 8 + half);
           if constexpr (has_byte_codes(kType)) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
-          else if constexpr (kType == DType::MXFP4) words[step] |= mxfp4_place(code, i) << (16 * half);
+          else if constexpr (kType == DType::MXFP4) words[step] |= mxfp4_place(code, i, half);
           else words[step] |= (code & 15) << (4 * i + 16 * half);
           fifth |= (code >> 4 & 1) << (4 * step + i + 16 * half);
           high[step / 2] |= (code >> 4 & 3) << (2 * (4 * (step % 2) + i) + 16 * half);

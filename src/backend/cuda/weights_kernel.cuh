@@ -31,15 +31,17 @@ __device__ __forceinline__ int swizzled(int feature, int input) {
   return feature * 128 + ((input / 8) ^ (feature % 8)) * 16 + input % 8 * 2;
 }
 
-// The bits of a code of E2M1 in a half word for register i: 0 to 2 where bf16 has sign, low exponent and high mantissa, moved
-// down by 3 i; 3 in the bits that are left.
-__device__ __forceinline__ uint32_t mxfp4_place(uint32_t code, int i) {
-  if (i < 3) return (code >> 3) << (15 - 3 * i) | (code & 7) << (6 - 3 * i);
-  return (code >> 3) << 14 | (code >> 2 & 1) << 13 | (code & 3) << 10;
+// Two codes of E2M1, for register i, out of a word of eight: their bits where bf16 has sign, low exponent and high mantissa.
+// Four such patterns do not fit into 16 bits: that of register 3 is in two pieces.
+__device__ __forceinline__ uint32_t mxfp4_bits(uint32_t word, int i) {
+  if (i == 3) return (word << 6 & 0x80c080c0u) | (word >> 2 & 0x01000100u);
+  return (i == 0 ? word : i == 1 ? word << 4 : __funnelshift_r(word, word, 6)) & 0x81c081c0u;
 }
-__device__ __forceinline__ uint32_t mxfp4_code(uint32_t half, int i) {
-  if (i < 3) return (half >> (15 - 3 * i) & 1) << 3 | (half >> (6 - 3 * i) & 7);
-  return (half >> 14 & 1) << 3 | (half >> 13 & 1) << 2 | (half >> 10 & 3);
+// The same of one code, back to where the word has it.
+__device__ __forceinline__ uint32_t mxfp4_place(uint32_t code, int i, int half) {
+  const uint32_t bits = ((code & 8) << 12 | (code & 7) << 6) << (16 * half);
+  if (i == 3) return (bits & 0x80c080c0u) >> 6 | (bits & 0x01000100u) << 2;
+  return i == 0 ? bits : i == 1 ? bits >> 4 : __funnelshift_l(bits, bits, 6);
 }
 
 // Element (feature < 64, input < record's inputs) of a coded record: the bits of dequantise_row.
@@ -57,11 +59,11 @@ __device__ float coded_element(const std::byte* record, int feature, int input) 
   } else {
     const uint32_t word = word_at(record + (at.part * 128 + at.thread) * 16 + at.step * 4);
     if constexpr (kType == DType::MXFP4) {
-      const uint32_t bits = mxfp4_code(word >> (16 * at.half) & 0xffff, at.reg);
-      const int exponent = int(bits >> 1 & 3), mantissa = int(bits & 1);
+      const uint32_t bits = mxfp4_bits(word, at.reg) >> (16 * at.half);
+      const int exponent = int(bits >> 7 & 3), mantissa = int(bits >> 6 & 1);
       const int doubled = exponent ? (2 + mantissa) << (exponent - 1) : mantissa;
       const uint32_t scale = *reinterpret_cast<const uint16_t*>(scales + (below * 2 + block) * 2);
-      return __uint_as_float(scale << 16) * 0x1p-105f * float(bits & 8 ? -doubled : doubled);
+      return __uint_as_float(scale << 16) * 0x1p-105f * float(bits & 0x8000 ? -doubled : doubled);
     }
     int code = word >> (4 * at.reg + 16 * at.half) & 15;
     if constexpr (kType == DType::Q4_0) return half_at(scales + (below * 2 + block) * 2) * float(code - 8);
