@@ -11,7 +11,7 @@ using Clock = std::chrono::steady_clock;
 inline double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
-// Of some times; the upper one of two in the middle.
+// The upper one of two in the middle.
 inline double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
   return values[values.size() / 2];

@@ -32,7 +32,7 @@ struct TensorEntry {
 };
 
 // An entry's data. Kernels load whole elements: what its file does not align (old safetensors, GGUF with a small alignment) is
-// copied, and the copy goes to `copies`.
+// copied to `copies`.
 inline const std::byte* aligned_data(
     const TensorEntry& entry, std::span<const std::byte> file, std::vector<std::unique_ptr<std::byte[]>>& copies) {
   const bool bytes = entry.integer != IntegerType::None || entry.dtype == DType::F8_E4M3 || entry.dtype == DType::MXFP4;

@@ -90,7 +90,7 @@ class Follower final : public Proposer {
   int64_t first_rows();
   void next_level();
   View<float, 2> logits_of(int64_t rows);
-  void run_level(const Buffer& features, int64_t rows);  // of the pass that has begun
+  void run_level(const Buffer& features, int64_t rows);
   void finish_level(int64_t rows);
   // `drafts` before it; data null: the tree's.
   void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts = {});

@@ -83,9 +83,6 @@ class CopyingPolicy : public SparsePolicy {
   Selection select(int layer, const DraftQueries&, const PassInfo& info) override {
     return copy_.selection(layer, info.sequence->slot);
   }
-  void committed(const Sequence& sequence, const Commit& commit) override {
-    copy_.close_up(sequence.slot, commit.first, commit.rows);
-  }
   void close(Slot slot) override { copy_.close(slot); }
 
   KvStore* compact_store(Slot slot = 0) override { return copy_.store(slot); }

@@ -37,6 +37,9 @@ class Random final : public CopyingPolicy {
     copy_.choose(layer, slot, scores, 0);
     copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
   }
+  void committed(const Sequence& sequence, const Commit& commit) override {
+    copy_.close_up(sequence.slot, commit.first, commit.rows);
+  }
 
  private:
   Backend& backend_;

@@ -16,6 +16,9 @@ class StreamingLlm final : public CopyingPolicy {
     copy_.choose_ends(layer, slot, sinks_);
     copy_.copy(layer, slot, info.first_position + info.num_rows, seen.kv);
   }
+  void committed(const Sequence& sequence, const Commit& commit) override {
+    copy_.close_up(sequence.slot, commit.first, commit.rows);
+  }
   bool refresh(const Sequence& sequence, const KvRef& own) override {
     // The newest committed entry is the tail; the pending token's row is the first to join it.
     const PassInfo info{.sequence = &sequence, .first_position = sequence.committed_len - 1, .num_rows = 1};
