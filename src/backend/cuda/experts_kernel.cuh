@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   const int first_record = num_records * split >> split_shift, end_record = num_records * (split + 1) >> split_shift;
   const int experts = args->experts, input_shift = args->records_per_input - 1;
   const std::byte* const* const tiles = args->tiles;
-  // The kernel behind starts once all blocks of this one have waited: it need not, for the list and its weights.
+  // In this order the kernel behind need not wait for the list and its weights.
   const bool listed = args->listed;
   if (!listed) wait_for_previous();
   let_next_start();

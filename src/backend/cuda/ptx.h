@@ -15,16 +15,16 @@
 
 namespace hunch {
 
-// Until here a kernel may read only its arguments and what no kernel ever writes (weights): returns when everything that the
-// kernels before it wrote is visible. EVERY kernel calls it, in every thread that touches memory of others, before it does.
+// Until here a kernel may read only its arguments and what no kernel that may still run writes (weights): returns when all that
+// the kernels before it wrote is visible. EVERY kernel calls it, in every thread that touches other memory, before it does.
 __device__ __forceinline__ void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the kernel behind start (it still waits for this one's end in wait_for_previous()). Best early: the next kernel's prologue
-// then hides behind this one's work.
+// Lets the kernel behind start (it still waits for this one's end in wait_for_previous()). Best early, to hide its prologue; past
+// wait_for_previous() all that came before this kernel is done.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
