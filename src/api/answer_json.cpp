@@ -146,11 +146,6 @@ void count(std::vector<int64_t>& histogram, size_t accepted) {
   ++histogram[accepted];
 }
 
-void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
-  if (sums.size() < counts.size()) sums.resize(counts.size());
-  for (size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
-}
-
 ordered_json speculation_json(std::span<const Generation* const> generations, bool detailed) {
   Generation all;  // the counts of all, so that the rates are those of Generation
   std::vector<int64_t> histogram;

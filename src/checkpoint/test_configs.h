@@ -16,6 +16,10 @@ inline Json with(Json config, const char* key, Json value) {
 }
 
 inline Result<ModelDescription> described(const Json& config) { return describe_folder({.config = config.dump()}, "m"); }
+inline void expect_refused(std::initializer_list<std::pair<Json, const char*>> cases) {
+  for (const auto& [config, expected] : cases)
+    expect_error(described(config), "m/config.json: "), expect_error(described(config), expected);
+}
 inline ModelShape shape_of(const Json& config) { return good(described(config)).shape; }
 
 // `file` outlives the result.

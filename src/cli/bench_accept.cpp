@@ -288,11 +288,7 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
       "cascade, staged, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
       [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
   set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
-      [&flags](std::string_view flag, std::string_view path) -> Status {
-        if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
-        flags.drafters.emplace_back(path);
-        return {};
-      });
+      append_path(flags.drafters));
   set.value({"--mtp-norms"}, "LIST",
       "method mtp with these sides of its norms, of the target's state and of its own: post-post,pre-post, ... or all",
       [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });

@@ -185,14 +185,6 @@ class Eval {
  private:
   int chunk() const { return engine_.parts().options.chunk_len; }
 
-  static double log_probability(View<const float, 1> logits, int32_t id) {
-    float most = logits(0);
-    for (int64_t i = 1; i < logits.extent[0]; ++i) most = std::max(most, logits(i));
-    double sum = 0;
-    for (int64_t i = 0; i < logits.extent[0]; ++i) sum += std::exp(double(logits(i)) - double(most));
-    return double(logits(id)) - double(most) - std::log(sum);
-  }
-
   void emit(const ordered_json& row, const std::string& text) { write_stdout(flags_.json ? json_line(row) + "\n" : text + "\n"); }
 
   Engine& engine_;

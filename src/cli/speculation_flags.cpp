@@ -18,6 +18,14 @@ std::string_view sglang_method(std::string_view text) {
 
 }  // namespace
 
+FlagSet::Set append_path(std::vector<std::string>& paths) {
+  return [&paths](std::string_view flag, std::string_view path) -> Status {
+    if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
+    paths.emplace_back(path);
+    return {};
+  };
+}
+
 void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
   set.group("Speculation (checked also where --spec is none)");
   const auto& settings = speculation_settings();
@@ -36,19 +44,13 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     };
     set.value(names, setting.value_name, std::string(setting.about), store, 1);
   }
-  set.value(
-      {"-md", "--model-draft", "--spec-model", "--spec-draft-model", "--speculative-draft-model-path"}, "PATH",
+  set.value({"-md", "--model-draft", "--spec-model", "--spec-draft-model", "--speculative-draft-model-path"}, "PATH",
       "a drafter to load (a folder, or a file of hunch quantize): draft_model, medusa, eagle, eagle3 or mtp; may be repeated",
-      [&flags](std::string_view flag, std::string_view path) -> Status {
-        if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
-        flags.drafters.emplace_back(path);
-        return {};
-      },
-      2);
-  set.value({"--reuse-schedule"}, "FILE", "what hunch tune --reuse-layers wrote: the layers of --precision-class reuse",
-      [&flags](std::string_view, std::string_view path) -> Status { return flags.reuse_schedule = std::string(path), Status(); });
-  set.value({"--strategies"}, "FILE", "what hunch tune --profile wrote: the ranked strategies of --spec profile",
-      [&flags](std::string_view, std::string_view path) -> Status { return flags.strategies = std::string(path), Status(); });
+      append_path(flags.drafters), 2);
+  set.text({"--reuse-schedule"}, "FILE", "what hunch tune --reuse-layers wrote: the layers of --precision-class reuse",
+      flags.reuse_schedule);
+  set.text(
+      {"--strategies"}, "FILE", "what hunch tune --profile wrote: the ranked strategies of --spec profile", flags.strategies);
   set.toggle({"--unverified"},
       "LOSSY: print what the guesser says without checking it; with --spec self --policy streamingllm only", flags.unverified);
   set.text({"--speculative-config"}, "JSON",

@@ -8,5 +8,7 @@ namespace hunch {
 
 // In a group "Speculation" of `set`; `flags` must outlive parse().
 void add_speculation_flags(FlagSet& set, SpeculationFlags& flags);
+// For a flag that may be repeated; not empty.
+FlagSet::Set append_path(std::vector<std::string>& paths);
 
 }  // namespace hunch

@@ -98,37 +98,41 @@ class Tune {
     say(fmt::format("   stable from {}\n", ratio));
 
     say(fmt::format("2. Drafts a round by speed, ratio {}\n   gamma  tokens/s  over plain", ratio));
-    int gamma = 1;
-    double best = 0;
     settings.clear();
     for (const int g : kGammas)
       if (g <= longest_) settings.push_back({ratio, g});
-    HUNCH_TRY(const std::vector<Trial> lengths, trials(settings));
+    HUNCH_TRY(const Fastest length, fastest("gammas", settings, plain, [](Setting s) { return fmt::format("  {:6}", s.gamma); }));
     if (interrupts_.stopped()) return {};
-    for (size_t i = 0; i < settings.size(); ++i) {
-      const Trial& t = lengths[i];
-      const int g = settings[i].gamma;
-      if (t.speed() > best) best = t.speed(), gamma = g;
-      row("gammas", ratio, g, t, plain, fmt::format("  {:6}", g));
-    }
+    const int gamma = length.gamma;
     say(fmt::format("   best {}\n", gamma));
 
     say(fmt::format("3. Kept ratio by speed, {} drafts a round\n   ratio  tokens/s  over plain", gamma));
-    best = 0;
     settings.clear();
     for (const double r : kRatios) settings.push_back({r, gamma});
-    HUNCH_TRY(const std::vector<Trial> ratios, trials(settings));
+    HUNCH_TRY(const Fastest kept,
+        fastest("ratios_by_speed", settings, plain, [](Setting s) { return fmt::format("  {:6.3f}", s.ratio); }));
     if (interrupts_.stopped()) return {};
-    for (size_t i = 0; i < settings.size(); ++i) {
-      const Trial& t = ratios[i];
-      const double r = settings[i].ratio;
-      if (t.speed() > best) best = t.speed(), ratio = r;
-      row("ratios_by_speed", r, gamma, t, plain, fmt::format("  {:6.3f}", r));
-    }
+    ratio = kept.ratio;
     say(fmt::format("   best {}\n", ratio));
-    say(fmt::format("--draft {} --ratio {}: {:.2f} times plain decoding", gamma, ratio, best / std::max(1e-9, plain.speed())));
+    say(fmt::format(
+        "--draft {} --ratio {}: {:.2f} times plain decoding", gamma, ratio, kept.speed / std::max(1e-9, plain.speed())));
     out_["gamma"] = gamma, out_["ratio"] = ratio;
     return store(ratio, gamma, by_ratio[ratio]);
+  }
+
+  struct Fastest : Setting {
+    double speed = 0;
+  };
+  Result<Fastest> fastest(
+      const char* name, const std::vector<Setting>& settings, const Trial& plain, std::string (*label)(Setting)) {
+    HUNCH_TRY(const std::vector<Trial> all, trials(settings));
+    Fastest best{settings[0]};
+    for (size_t i = 0; i < settings.size() && !interrupts_.stopped(); ++i) {
+      const Setting& s = settings[i];
+      if (all[i].speed() > best.speed) best = {s, all[i].speed()};
+      row(name, s.ratio, s.gamma, all[i], plain, label(s));
+    }
+    return best;
   }
 
   Status read_prompts() {

@@ -10,6 +10,7 @@
 
 #include "checkpoint/shape.h"
 #include "draft/proposer.h"
+#include "model/layers.h"
 #include "model/pass.h"
 
 namespace hunch {
@@ -52,6 +53,26 @@ class DraftNet {
   virtual std::span<const int32_t> own_ids() const { return {}; }
   // True if what it guesses it reads under another number.
   virtual bool renumbers() const { return false; }
+};
+
+// One layer behind what a token and a feature are fused to; its logits are the target's.
+class OneLayerNet : public DraftNet {
+ public:
+  const ModelShape& shape() const override { return shape_; }
+  size_t weight_bytes() const override { return bytes_; }
+  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
+    target_->logits(backend, hidden, logits);
+  }
+
+ protected:
+  const Model* target_ = nullptr;
+  ModelShape shape_;
+  size_t bytes_ = 0;
+  RopeTable rope_;
+  std::unique_ptr<Weight> fuse_;
+  Buffer embedding_norm_, feature_norm_, ffn_norm_;
+  AttentionWeights attention_;
+  FeedForwardWeights ffn_;
 };
 
 }  // namespace hunch

@@ -24,6 +24,12 @@ Status plan_approximation(const SpeculationOptions&, const EngineParts&, Request
 // Errors: none were loaded, not this class, its drafter is not there.
 Status plan_profiled(const EngineParts&, RequestPlan&);
 
+// Counts by position of one request to those of all.
+inline void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
+  if (sums.size() < counts.size()) sums.resize(counts.size());
+  for (size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+}
+
 // A pass ran `rows` rows of a request: who chose for them.
 void count_choices(const IndexSharing*, int layers, int rows, Approximation&);
 

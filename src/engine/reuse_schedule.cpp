@@ -20,13 +20,6 @@ void mix(uint64_t& hash, const void* data, size_t bytes) {  // FNV-1a
   for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
 }
 
-double log_probability(View<const float, 1> logits, int32_t id) {
-  const float most = *std::max_element(logits.data, logits.data + logits.extent[0]);
-  double sum = 0;
-  for (int64_t i = 0; i < logits.extent[0]; ++i) sum += std::exp(double(logits(i)) - double(most));
-  return double(logits(id)) - double(most) - std::log(sum);
-}
-
 bool is_number(const json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_number() && std::isfinite(object[key].get<double>());
 }

@@ -17,11 +17,6 @@ namespace {
 
 double now_ms() { return ms_since({}); }
 
-void add_to(std::vector<int64_t>& sums, const std::vector<int64_t>& counts) {
-  if (sums.size() < counts.size()) sums.resize(counts.size());
-  for (size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
-}
-
 Status check_prompt(const Request& request, const EngineParts& parts) {
   const int64_t vocab = parts.model->shape().vocab_size, length = int64_t(request.prompt.size());
   if (length == 0) return usage_error("the prompt is empty: give at least one token");

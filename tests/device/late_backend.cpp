@@ -59,12 +59,15 @@ class LateBackend final : public ReferenceBackend {
   void op(const Args& a) override { \
     later([this, a] { ReferenceBackend::op(a); }); \
   }
-  void matmul(const MatmulArgs& a) override {
-    later([this, a = a, products = taken(a.products)]() mutable {
-      a.products = products;
-      ReferenceBackend::matmul(a);
-    });
+  // Host inputs are copied, and given to the op when it runs.
+#define HUNCH_LATE_GIVEN(op, Args, give, ...) \
+  void op(const Args& a) override { \
+    later([this, a = a, __VA_ARGS__]() mutable { \
+      give; \
+      ReferenceBackend::op(a); \
+    }); \
   }
+  HUNCH_LATE_GIVEN(matmul, MatmulArgs, a.products = products, products = taken(a.products))
   HUNCH_LATE(route, RouteArgs)
   HUNCH_LATE(experts, ExpertsArgs)
   HUNCH_LATE(thin_channels, ThinChannelsArgs)
@@ -72,12 +75,7 @@ class LateBackend final : public ReferenceBackend {
   HUNCH_LATE(embed, EmbedArgs)
   HUNCH_LATE(norm, NormArgs)
   HUNCH_LATE(gate, GateArgs)
-  void rope_angles(const RopeAnglesArgs& a) override {
-    later([this, a = a, positions = taken(a.positions)]() mutable {
-      a.positions = seen(positions);
-      ReferenceBackend::rope_angles(a);
-    });
-  }
+  HUNCH_LATE_GIVEN(rope_angles, RopeAnglesArgs, a.positions = seen(positions), positions = taken(a.positions))
   HUNCH_LATE(rope, RopeArgs)
   void store_kv(const StoreKvArgs& a) override {
     fresh_.push_back(a);
@@ -92,24 +90,12 @@ class LateBackend final : public ReferenceBackend {
     take_pages();
   }
   void gather_kv(const GatherKvArgs&) override { HUNCH_CHECK(false); }  // selections are not copied here
-  void move_kv(const MoveKvArgs& a) override {
-    later([this, a = a, pages = taken(a.kv.pages), from = taken(a.from), to = taken(a.to)]() mutable {
-      a.kv.pages = seen(pages), a.from = from, a.to = to;
-      ReferenceBackend::move_kv(a);
-    });
-  }
-  void shuffle_kv(const ShuffleKvArgs& a) override {
-    later([this, a = a, pages = taken(a.kv.pages), lengths = taken(a.lengths)]() mutable {
-      a.kv.pages = seen(pages), a.lengths = lengths;
-      ReferenceBackend::shuffle_kv(a);
-    });
-  }
-  void page_bounds(const PageBoundsArgs& a) override {
-    later([this, a = a, from = taken(a.from.pages), to = taken(a.to.pages)]() mutable {
-      a.from.pages = seen(from), a.to.pages = seen(to);
-      ReferenceBackend::page_bounds(a);
-    });
-  }
+  HUNCH_LATE_GIVEN(move_kv, MoveKvArgs, (a.kv.pages = seen(pages), a.from = from, a.to = to), pages = taken(a.kv.pages),
+      from = taken(a.from), to = taken(a.to))
+  HUNCH_LATE_GIVEN(shuffle_kv, ShuffleKvArgs, (a.kv.pages = seen(pages), a.lengths = lengths), pages = taken(a.kv.pages),
+      lengths = taken(a.lengths))
+  HUNCH_LATE_GIVEN(page_bounds, PageBoundsArgs, (a.from.pages = seen(from), a.to.pages = seen(to)), from = taken(a.from.pages),
+      to = taken(a.to.pages))
   void attention(const AttentionArgs& a) override {
     // A device reads what is settled before the stores that were asked for just now are done.
     for (const AttentionRun& run : a.runs)
@@ -137,12 +123,8 @@ class LateBackend final : public ReferenceBackend {
       ReferenceBackend::attention(a);
     });
   }
-  void score_keys(const ScoreKeysArgs& a) override {
-    later([this, a = a, pages = taken(a.kv.pages), used = taken(a.scores.row_used)]() mutable {
-      a.kv.pages = seen(pages), a.scores.row_used = seen(used);
-      ReferenceBackend::score_keys(a);
-    });
-  }
+  HUNCH_LATE_GIVEN(score_keys, ScoreKeysArgs, (a.kv.pages = seen(pages), a.scores.row_used = seen(used)),
+      pages = taken(a.kv.pages), used = taken(a.scores.row_used))
   void top_k(const TopKArgs& a) override {
     later(Kind::Choice, [this, a] { ReferenceBackend::top_k(a); });
   }
@@ -151,12 +133,7 @@ class LateBackend final : public ReferenceBackend {
   void copy_rows(const CopyRowsArgs& a) override {
     later(Kind::Copy, [this, a] { ReferenceBackend::copy_rows(a); });
   }
-  void copy_tokens(const CopyTokensArgs& a) override {
-    later([this, a = a, index = taken(a.index)]() mutable {
-      a.index = index;
-      ReferenceBackend::copy_tokens(a);
-    });
-  }
+  HUNCH_LATE_GIVEN(copy_tokens, CopyTokensArgs, a.index = index, index = taken(a.index))
   HUNCH_LATE(scatter_columns, ScatterColumnsArgs)
   void sample(const SampleArgs& a) override {
     later(Kind::Sample, [this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {

@@ -88,8 +88,8 @@ class CodeProducer {
             const uint32_t to = slot_ + uint32_t(half * kHalfBytes), arrives = arrived_ + uint32_t(half * 8);
             if (lane_ == 0) barrier_arrive_and_expect(arrives, kHalfBytes);
             __syncwarp();
-            if (lines) copy_line(to + uint32_t(lane_ * kLine), page + row % kPageLen * kLine, kLine, arrives, policy);
-            else if (lane_ == 0) copy_line(to, page + half * kHalfBytes, kHalfBytes, arrives, policy);
+            if (lines) copy_to_shared(to + uint32_t(lane_ * kLine), page + row % kPageLen * kLine, kLine, arrives, policy);
+            else if (lane_ == 0) copy_to_shared(to, page + half * kHalfBytes, kHalfBytes, arrives, policy);
             if (integers_)  // past the L1, which may know a neighbour of it as it was before
               scales_[half] = __ldcg(reinterpret_cast<const float2*>(page + kPageLen * kLine) + row % kPageLen);
           }

@@ -16,12 +16,6 @@ __device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier) {
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copy_line(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %2}], "
@@ -32,14 +26,6 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
 // A store that was made where another one was: what the copy engine remembers of a map at this address is not the map any more.
 __device__ __forceinline__ void forget_map(const CUtensorMap* map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-}
-template <int N>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-template <int N>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;

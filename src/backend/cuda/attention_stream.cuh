@@ -234,7 +234,7 @@ __device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t sh
       __syncwarp();
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        copy_line(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
+        copy_to_shared(to + uint32_t((h * 32 + lane) * Shared::kPitch), head + int64_t(row[h]) * Shared::kLineBytes,
             Shared::kLineBytes, ready, policy);
       if (lane != 0) barrier_arrive(ready);
       return;

@@ -143,7 +143,7 @@ __device__ __forceinline__ void add_aside(
 __device__ __forceinline__ void write_gated(
     const float (&sums)[kSums], uint32_t aside, const ProductsOnDevice& a, int group, int row, int barrier, int t) {
   if (t < 2) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-  named_barrier<128>(barrier);
+  named_barrier(barrier, 128);
   const int row8 = t % 32 / 4;
   const uint32_t to = aside + uint32_t(t / 32 * 2048 + row8 * 128 + t % 4 * 4);
 #pragma unroll
@@ -157,7 +157,7 @@ __device__ __forceinline__ void write_gated(
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(bf16x2_of(y0, y1)) : "memory");
   }
   show_to_copy_engine();
-  named_barrier<128>(barrier);
+  named_barrier(barrier, 128);
   const int part = group * 2 + t;
   if (t < 2 && part < a.num_tiles)
     copy_from_shared(a.gated + (int64_t(part) * a.x_blocks + row / 8) * 1024, aside + uint32_t(t * 8192), 8192);
@@ -244,10 +244,10 @@ __global__ void HUNCH_CLUSTER(2) __launch_bounds__(384, 1) chunk_kernel(const Pr
   wait_for_previous();
   // Of the 168 registers that a thread begins with, one side gives what the other takes: 144 x 128 are 72 x 256.
   if (threadIdx.x >= 256) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    give_registers<24>();
     if (threadIdx.x < 288) fill_stages<kForm>(head.args, memory, full, empty);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    take_registers<240>();
     consume_stages<kForm>(head.args, memory, full, empty);
   }
   sync_cluster();  // the other block still arrives at barriers here

@@ -30,55 +30,20 @@ class CudaBackend final : public Backend {
   int threads() const override { return 1; }
   DType default_kv_dtype() const override { return DType::BF16; }
 
-  Buffer allocate(size_t bytes, Memory = Memory::Device) override;
-  Buffer constant(std::span<const float> values) override;
+#include "backend/every_op.inc"
   bool asynchronous() const override { return true; }
   Status synchronize() override;
   void mark() override { commands_->mark(); }
   void hurry() override { commands_->hurry(); }
   double since_mark_ms() const override { return commands_->since_mark_ms(); }
   bool selects_in_place() const override { return true; }
-  size_t memory_bytes() const override;
-  std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
-  std::unique_ptr<Weight> random_weight(DType, int64_t out_dim, int64_t in_dim, uint64_t seed) override;
-  size_t kv_page_bytes(const KvGeometry&) const override;
-  std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) override;
 
-  void matmul(const MatmulArgs&) override;
   void feed_forward(const FeedForwardArgs&) override;
-  void embed(const EmbedArgs&) override;
-  void norm(const NormArgs&) override;
-  void gate(const GateArgs&) override;
-  void rope_angles(const RopeAnglesArgs&) override;
-  void rope(const RopeArgs&) override;
   void ready_heads(const ReadyHeadsArgs&) override;
-  void store_kv(const StoreKvArgs&) override;
-  void gather_kv(const GatherKvArgs&) override;
-  void move_kv(const MoveKvArgs&) override;
-  void shuffle_kv(const ShuffleKvArgs&) override;
-  void page_bounds(const PageBoundsArgs&) override;
-  void attention(const AttentionArgs&) override;
-  void score_keys(const ScoreKeysArgs&) override;
-  void top_k(const TopKArgs&) override;
-  void reduce_scores(const ReduceScoresArgs&) override;
-  void split_signs(const SplitSignsArgs&) override;
-  void copy_rows(const CopyRowsArgs&) override;
-  void copy_tokens(const CopyTokensArgs&) override;
-  void scatter_columns(const ScatterColumnsArgs&) override;
-  void sample(const SampleArgs&) override;
-  void weigh_drafts(std::span<const WeighDraftsArgs>) override;
-  void log_probs(const LogProbsArgs&) override;
-  void grow_tree(const GrowTreeArgs&) override;
-  void choose_nodes(const ChooseNodesArgs&) override;
-  bool has_experts() const override { return true; }
   std::string lacks(const Checkpoint&) const override;
   int64_t longest_context(const ModelShape&) const override;
   bool has_nsa() const override { return is_hopper(); }
   bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
-  void compress_kv(const CompressKvArgs&) override;
-  void nsa_attention(const NsaAttentionArgs&) override;
-  void route(const RouteArgs&) override;
-  void experts(const ExpertsArgs&) override;
   void thin_channels(const ThinChannelsArgs&) override;
   void thin_experts(const ThinExpertsArgs&) override;
 

@@ -162,20 +162,27 @@ class CudaExperts : public testing::Test {
     return a;
   }
   // Rows first .. first + rows - 1.
+  struct OnDevice {
+    explicit OnDevice(const Routed& r) : x(r.x), shares(r.shares), out(r.base), ids(r.ids) {}
+    DeviceArray<float> x, shares, out;
+    DeviceArray<int32_t> ids;
+  };
+  void enqueue(ExpertTables& to, const Experts& experts, const OnDevice& d, int64_t first, int64_t rows) {
+    enqueue_experts(*commands, to,
+        args(experts.experts, experts.clamp, d.x.data() + first * kHidden, d.ids.data() + first * kPerRow,
+            d.shares.data() + first * kPerRow, d.out.data() + first * kHidden, rows),
+        total->data(), seen->data());
+  }
   std::vector<float> run(const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
     return run(tables, experts, routed, first, rows);
   }
   std::vector<float> run(ExpertTables& tables, const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
     constexpr size_t kWorkspace = size_t(1) << 24;  // what a call does not write there is NaN; the copies below wait for that
     HUNCH_CUDA_CHECK(cudaMemset(commands->workspace(kWorkspace), 0xff, kWorkspace));
-    DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
-    DeviceArray<int32_t> ids(routed.ids);
-    enqueue_experts(*commands, tables,
-        args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
-            shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
-        total->data(), seen->data());
+    const OnDevice device(routed);
+    enqueue(tables, experts, device, first, rows);
     EXPECT_TRUE(commands->wait().ok());
-    const std::vector<float> all = out.get();
+    const std::vector<float> all = device.out.get();
     return {all.begin() + first * kHidden, all.begin() + (first + rows) * kHidden};
   }
   std::unique_ptr<Commands> commands;
@@ -269,15 +276,11 @@ TEST_F(CudaExperts, InOneListHaveTheBitsOfOneCall) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
     const Experts experts(e.gate, e.up, e.down);
-    DeviceArray<float> x(routed.x), shares(routed.shares), out(routed.base);
-    DeviceArray<int32_t> ids(routed.ids);
+    const OnDevice device(routed);
     for (int64_t first = 0, rows = 1; first < kRows; first += rows, rows = std::min(rows % 9 + 1, kRows - first))
-      enqueue_experts(*commands, tables,
-          args(experts.experts, experts.clamp, x.data() + first * kHidden, ids.data() + first * kPerRow,
-              shares.data() + first * kPerRow, out.data() + first * kHidden, rows),
-          total->data(), seen->data());
+      enqueue(tables, experts, device, first, rows);
     ASSERT_TRUE(commands->wait().ok());
-    EXPECT_EQ(out.get(), run(experts, routed, 0, kRows)) << dtype_info(e.gate).name;
+    EXPECT_EQ(device.out.get(), run(experts, routed, 0, kRows)) << dtype_info(e.gate).name;
   }
 }
 

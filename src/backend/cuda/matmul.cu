@@ -66,7 +66,7 @@ __global__ void embed_kernel(const EmbedOnDevice* args) {
 // The kernels of an encoding.
 struct FewRows {
   int n = 0;  // at most
-  Kernel kernel = nullptr;
+  Kernel kernel = nullptr, gated = nullptr;
 };
 struct Kernels {
   Kernel plain, resident;
@@ -76,7 +76,8 @@ struct Kernels {
 };
 template <DType kType, int... kN>
 void add_few(FewRows* to) {
-  ((*to++ = {kN, few_rows_kernel<kType, kN>}), ...);
+  ((*to++ = {kN, few_rows_kernel<kType, kN, false>}), ...);
+  if constexpr (kType == DType::BF16) (((to++ - sizeof...(kN))->gated = few_rows_kernel<kType, kN, true>), ...);
 }
 template <DType kType>
 Kernels kernels_of_type() {
@@ -108,9 +109,9 @@ struct Form {
   int cluster = 1;  // blocks; of groups that share activations, of row tiles too if `whole`
   bool whole = false;
 };
-Form form_of(const Kernels& kernels, int64_t rows, bool cut) {
+Form form_of(const Kernels& kernels, int64_t rows, bool cut, bool gated = false) {
   for (const FewRows& few : kernels.few)
-    if (few.n >= rows) return {few.kernel, few.n, few_rows_cluster(few.n)};
+    if (few.n >= rows) return {gated ? few.gated : few.kernel, few.n, few_rows_cluster(few.n)};
   return {kernels.many[cut], 128, 2, true};
 }
 
@@ -158,11 +159,11 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
       time = double(divide_up(units_of(group), sms / 2)) * group * (group == 1 ? 1.5 : group == 2 ? 1.25 : 1.0);
     } else {
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
-      const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units / a.row_tiles;
+      const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units;
       const double x = double(a.stage_bytes - a.x_offset) / form.cluster;
       const double products = 64.0 * group * form.n * shape.inputs * a.num_records / a.splits;
       time = std::max({products * divide_up(units, sms) / kSmProducts, all / kReadRate, all * kTurnaround / in_flight,
-                 unit * divide_up(units, sms) / a.row_tiles / kSmRate, unit * units * (1 + x / weights) / kL2Rate}) *
+                 unit * divide_up(units, sms) / kSmRate, all * (1 + x / weights) / kL2Rate}) *
           (1 + 0.01 * (3 - group));
     }
     if (time <= best_time) best = group, best_time = time;
@@ -240,14 +241,15 @@ void pack_rows(Commands& commands, const ProductsOnDevice& a) {
           .parts = a.parts});
 }
 
-// `packed`: the activations, if they are there already.
-void enqueue_alike(
-    Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed, ActivationPath path) {
+// `packed`: the activations, if they are there already. `gated`: ProductsOnDevice, of few rows.
+void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed,
+    ActivationPath path, std::byte* gated = nullptr) {
   const CudaWeight& first = weight_of(products[0]);
   const RecordShape shape = record_shape(first.form);
   const Kernels kernels = kernels_of(first.form);
   const int64_t rows = args.x.extent[0];
   ProductsOnDevice a = describe(args, products);
+  a.gated = gated, a.gated_blocks = packed_blocks(rows);
 
   if (!is_hopper() || path == ActivationPath::Plain) {
     commands.launch(
@@ -276,7 +278,7 @@ void enqueue_alike(
   const bool can_read = args.x.stride[0] % 4 == 0 && reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && a.in_dim % 4 == 0;
   int resident_bytes = 0;
   // Codes are decoded faster there. Plain weights of more than a few rows are faster with activations that come by the stage.
-  bool resident = !whole && can_read && rows <= kResidentRows && path != ActivationPath::Packed &&
+  bool resident = !whole && !gated && can_read && rows <= kResidentRows && path != ActivationPath::Packed &&
       !(first.form == DType::BF16 && rows > kResidentPlainRows);
   if (resident) {
     ProductsOnDevice planned = a;
@@ -284,7 +286,7 @@ void enqueue_alike(
     resident = resident_bytes > 0;
     if (resident) a = planned;
   }
-  const Form form = resident ? Form{kernels.resident, 8} : form_of(kernels, rows, a.cut);
+  const Form form = resident ? Form{kernels.resident, 8} : form_of(kernels, rows, a.cut, gated);
   a.row_tiles = divide_up(rows, whole ? 2 * form.n : form.n);
   a.row_band = std::min(a.row_tiles, 4);
   // One block an SM; those without work keep places (resident_kernel.cuh).
@@ -353,11 +355,25 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   const auto &gate = static_cast<const CudaWeight&>(*args.gate), &up = static_cast<const CudaWeight&>(*args.up);
   const int64_t rows = args.x.extent[0], width = gate.out_dim;
   const auto plain = [](const CudaWeight& w) { return w.form == DType::BF16 && w.records_per_input == 1 && w.splits == 1; };
-  // The gated rows of whole blocks of 256, in bf16, lie where floats would.
-  const bool room = args.gate_out.stride[0] == width && reinterpret_cast<uintptr_t>(args.gate_out.data) % 16 == 0;
   const Form form = form_of(kernels_of(gate.form), rows, false);
-  if (!is_hopper() || !form.whole || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0 || !room) return false;
-  const Product both[] = {{&gate, nullptr, args.gate_out}, {&up, nullptr, args.up_out}};
+  if (!is_hopper() || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0) return false;
+  const Product both[] = {{&gate, nullptr, args.gate_out}, {&up, nullptr, args.up_out}},
+                down[] = {{args.down, nullptr, args.out}};
+  const auto let_down = [&](const std::byte* gated) {
+    enqueue_alike(commands, {args.gate_out, down, true}, down, gated, ActivationPath::Auto);
+    return true;
+  };
+  if (!form.whole) {
+    if (rows < 2) return false;  // the resident kernel and a gate of its own are as fast
+    commands.begin_op();
+    const auto packed_bytes = [&](int64_t inputs) { return size_t(divide_up(inputs, 64) * packed_blocks(rows)) * 1024; };
+    const size_t first = packed_bytes(args.x.extent[1]);  // the activations, if they are not there yet
+    std::byte* gated = static_cast<std::byte*>(commands.workspace(first + packed_bytes(width))) + first;
+    enqueue_alike(commands, {args.x, both}, both, commands.packed(args.x), ActivationPath::Auto, gated);
+    return let_down(gated);
+  }
+  // The gated rows of whole blocks of 256, in bf16, lie where floats would.
+  if (args.gate_out.stride[0] != width || reinterpret_cast<uintptr_t>(args.gate_out.data) % 16 != 0) return false;
   ProductsOnDevice a = describe({args.x, both}, both), planned = a;
   double time = 0;
   planned.row_tiles = divide_up(rows, 2 * form.n);
@@ -370,9 +386,7 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   a.gated = reinterpret_cast<std::byte*>(args.gate_out.data);
   if (!packed) pack_rows(commands, a);
   enqueue_chunk(commands, a);
-  const Product down[] = {{args.down, nullptr, args.out}};
-  enqueue_alike(commands, {args.gate_out, down, true}, down, a.gated, ActivationPath::Auto);
-  return true;
+  return let_down(a.gated);
 }
 
 void enqueue_embed(Commands& commands, const EmbedArgs& args) {

@@ -174,21 +174,25 @@ TEST_P(CudaEncodings, RandomWeightsHaveTheirSpread) {
 using CudaProducts = CudaMatmul;
 INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
 
-// Rows of a chunk, whose gated rows are never stored as floats.
+// Gated rows are never stored as floats.
 TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
   HUNCH_NEEDS_HOPPER();
-  for (const auto& [rows, dim, width] : {std::array<int64_t, 3>{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}}) {
+  std::vector<std::array<int64_t, 3>> shapes = {{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}, {4, 4096, 12288}};
+  for (const int64_t rows : {2, 3, 4, 5, 8, 9, 16, 20, 33, 48, 64, 65, 100, 130, 192, 200, 256})
+    shapes.push_back({rows, 1000, 8448});
+  for (const auto& [rows, dim, width] : shapes) {
     const auto gate = random_weight(DType::BF16, width, dim, 1, 0.1f), up = random_weight(DType::BF16, width, dim, 2, 0.1f);
     const auto down = random_weight(DType::BF16, dim, width, 3, 0.1f);
-    const DeviceArray<float> x(gaussian(rows * dim));
+    const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(size_t(rows * dim));
     DeviceArray<float> between(size_t(2 * rows * width));
     const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
-    const View<const float, 2> in(x.data(), rows, dim);
+    const View<const float, 2> before(x.data(), rows, dim), in(rows % 4 ? x.data() : normed.data(), rows, dim);
     std::vector<float> got[2];
     for (const bool together : {false, true}) {
       DeviceArray<float> out(gaussian(rows * dim, 9));
       const View<float, 2> to(out.data(), rows, dim);
       const Product both[] = {{gate.get(), nullptr, gate_out}, {up.get(), nullptr, up_out}}, last[] = {{down.get(), nullptr, to}};
+      enqueue_norm(*commands, {.x = before, .weight = scale.data(), .out = View<float, 2>(normed.data(), rows, dim)});
       if (together) {
         ASSERT_TRUE(enqueue_feed_forward(*commands, {in, gate.get(), up.get(), down.get(), gate_out, up_out, to})) << rows;
       } else {

@@ -32,7 +32,8 @@ struct ProductsOnDevice {
   int32_t* packed_count;                          // packers that are done, blocks that have seen it
   bool accumulate, keep_weights;
   bool cut;          // a unit is one run
-  std::byte* gated;  // chunk_products.cu: where silu(first) * second goes, like packed_x
+  std::byte* gated;  // where silu(first) * second goes, like packed_x, in place of both; null: nowhere
+  int gated_blocks;  // of few rows
 };
 
 // Shared memory: this, then the stages.

@@ -16,8 +16,10 @@
 #pragma once
 
 #include "backend/cuda/decode.cuh"
+#include "backend/cuda/gate.cuh"
 #include "backend/cuda/products_args.cuh"
 #include "backend/cuda/ptx.h"
+#include "backend/cuda/tile_copies.cuh"
 
 namespace hunch {
 
@@ -55,13 +57,8 @@ struct Cursor {
       row_tile = 2 * (band * a.row_band + i % width) + rank;
       group = i / width;
     } else {
-      int i = unit;
-      if (a.row_tiles > 1) {
-        i = unit / a.row_tiles;
-        row_tile = unit - i * a.row_tiles;
-      }
-      split = i & (a.splits - 1);
-      group = (i >> splits_shift) * kBlocks + rank;
+      split = unit & (a.splits - 1);
+      group = (unit >> splits_shift) * kBlocks + rank;
     }
     open_run();
   }
@@ -119,6 +116,9 @@ struct Ring {
   }
 };
 
+// As many rows as an instruction may have of the registers that a thread begins with.
+constexpr int halves_of(int n) { return n > 192 ? 2 : 1; }
+
 // Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
 // stays in use until the group committed last is done.
 template <DType kType, int N>
@@ -130,8 +130,7 @@ __device__ __forceinline__ void multiply_records(
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      // As many as an instruction may have of the registers that a thread begins with.
-      constexpr int kHalves = N > 192 ? 2 : 1, kRows = N / kHalves;
+      constexpr int kHalves = halves_of(N), kRows = N / kHalves;
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
         wgmma<kRows>(reinterpret_cast<float(&)[kRows / 2]>(sums[half * kRows / 2]), a + uint64_t(step * 2),
@@ -234,17 +233,20 @@ __device__ __forceinline__ void exchange_sums(
   constexpr uint32_t kNothing = 0xffffffffu;
   constexpr int kShare = N / 2 / kSplits, kEven = kShare & -kShare, kTogether = kEven < kMost ? kEven : kMost;
   constexpr int kPlaces = kTogether < 4 ? kTogether : 4;
+  constexpr bool kKeeps = N == 64 && kShare == kTogether;  // a block's own share stays in registers: where it pays
   const int first_row = row_tile * N;
   // [receiver][sender][share][128]
   auto* words = reinterpret_cast<uint32_t*>(p.partials) + int64_t(row_tile * p.num_tiles + tile) * kSplits * (N / 2) * 128 + t;
   uint32_t* const to = words + split * kShare * 128;
+  const auto word = [&](int reg) {
+    const uint32_t bits = __float_as_uint(sums[reg]);
+    return bits == kNothing ? 0x7fffffffu : bits;  // the other NaN
+  };
 #pragma unroll
   for (int reg = 0; reg < N / 2; ++reg) {
-    const uint32_t bits = __float_as_uint(sums[reg]);
     // Of eights of rows only those that are there, and what is waited for with them.
-    if (first_row + (reg - reg % kShare % kTogether) / 4 * 8 < a.rows)
-      store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128,
-          bits == kNothing ? 0x7fffffffu : bits);  // the other NaN
+    if (first_row + (reg - reg % kShare % kTogether) / 4 * 8 < a.rows && !(kKeeps && reg / kShare == split))
+      store_relaxed(to + (reg / kShare * kSplits * kShare + reg % kShare) * 128, word(reg));
   }
   uint32_t* mine = words + split * kSplits * kShare * 128;
 #pragma unroll 1
@@ -259,7 +261,7 @@ __device__ __forceinline__ void exchange_sums(
 #pragma unroll
     for (int s = 0; s < kSplits; ++s)
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) values[s][j] = kNothing;
+      for (int j = 0; j < kTogether; ++j) values[s][j] = kKeeps && s == split ? word(s * kShare + j) : kNothing;
     while (missing) {
       missing = false;
 #pragma unroll
@@ -284,7 +286,52 @@ __device__ __forceinline__ void exchange_sums(
 #pragma unroll
     for (int s = 0; s < kSplits; ++s)
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) store_relaxed(mine + (s * kShare + j) * 128, kNothing);
+      for (int j = 0; j < kTogether; ++j)
+        if (!(kKeeps && s == split)) store_relaxed(mine + (s * kShare + j) * 128, kNothing);
+  }
+}
+
+// multiply_records for one record of a gate and what it lets through: 32 features of the one, 32 of the other. Warps take 8 of
+// both into registers, so that a thread has both of an element.
+template <int N>
+__device__ __forceinline__ void multiply_gated(float (&sums)[N / 2], uint32_t record, uint64_t x, bool first, int t) {
+  constexpr int kHalves = halves_of(N), kRows = N / kHalves, kSteps = N > 224 ? 1 : N == 32 ? 2 : 4;  // as registers allow
+  const int lane = t % 32, row = lane % 8;
+  const uint32_t from = record + uint32_t(lane / 8 % 2 * 4096 + t / 32 * 1024 + row * 128);
+#pragma unroll
+  for (int begin = 0; begin < 4; begin += kSteps) {
+    uint32_t operand[kSteps][4];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) load_matrices(operand[i], from + uint32_t((2 * (begin + i) + lane / 16) ^ row) * 16);
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i)
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half)
+        wgmma<kRows>(reinterpret_cast<float(&)[kRows / 2]>(sums[half * kRows / 2]), operand[i],
+            x + uint64_t((begin + i) * 2 + half * kRows * 8), begin + i > 0 || !first);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) hold(operand[i]);
+    hold(sums);
+  }
+}
+
+// The bits of the gate's own kernel (rows.cu), rounded.
+template <int N>
+__device__ __forceinline__ void write_gated(const float (&sums)[N / 2], const ProductsOnDevice& a, int tile, int t) {
+  const int feature = tile * 32 + t / 32 * 8 + t % 32 / 4, odd = feature % 2;
+  std::byte* to = a.gated + int64_t(feature / 64) * a.gated_blocks * 1024 + swizzled(t % 4 * 2 + odd, (feature - odd) % 64);
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j, to += 1024) {
+    float y[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) y[i] = silu(sums[4 * j + i] * a.unit + 0.0f) * (sums[4 * j + 2 + i] * a.unit + 0.0f);
+    // Two neighbouring features of a row make a word: lanes of an even one write the first row, the others the second.
+    const float other = __shfl_xor_sync(0xffffffffu, odd ? y[0] : y[1], 4);
+    if (8 * j + t % 4 * 2 + odd < a.rows)
+      *reinterpret_cast<uint32_t*>(to) = odd ? bf16x2_of(other, y[1]) : bf16x2_of(y[0], other);
   }
 }
 
@@ -315,7 +362,7 @@ __device__ __forceinline__ void pack_unit(
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.
 constexpr int helper_threads(int n, bool whole) { return whole || n > 128 ? 128 : 64; }
 
-template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false>
+template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false, bool kGated = false>
 __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
@@ -341,8 +388,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
   const int stages = a.stages, stage_bytes = a.stage_bytes, x_offset = a.x_offset;
 
   if (warp >= 4 * group_tiles) {
-    if constexpr (N > 192) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-    else if constexpr (helper_threads(N, kWhole) == 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (N > 192) give_registers<32>();
+    else if constexpr (helper_threads(N, kWhole) == 128) give_registers<56>();
     if constexpr (kWhole) cluster_wait();
     // One lane a tile or a part of activations: the time of these warps' own instructions is what a stage must not wait for, so
     // everything that stays is kept in registers.
@@ -350,15 +397,16 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     Ring ring;
     if (warp == 4 * group_tiles) {
       const uint64_t policy = a.keep_weights ? policy_normal() : policy_read_once();
-      const int tile_bytes = a.tile_bytes;
-      const std::byte* weights = nullptr;  // of this lane's tile
+      constexpr int kTwo = kGated ? 1 : 0;  // two lanes a tile, whose halves are of two matrices
+      const int mine = lane >> kTwo, half = lane & kTwo, lane_offset = mine * a.tile_bytes + half * (kShape.bytes / 2);
+      const std::byte* weights = nullptr;  // of this lane
       int tiles = 0;
       const auto open = [&] {
         tiles = at.tiles();
-        if (lane >= tiles) return;
-        int tile = at.group * group_tiles + lane;
-        const ProductOnDevice& p = product_of(a, tile);
-        weights = p.tiles + int64_t(tile) * a.num_records * kShape.bytes;
+        if (mine >= tiles) return;
+        int tile = at.group * group_tiles + mine;
+        const ProductOnDevice& p = kGated ? a.products[half] : product_of(a, tile);
+        weights = p.tiles + int64_t(tile >> kTwo) * a.num_records * kShape.bytes + (tile & kTwo) * (kShape.bytes / 2);
       };
       open();
       const Pace pace(a);
@@ -369,14 +417,14 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         const uint32_t barrier = full + uint32_t(ring.stage * 8);
         if (lane == 0) barrier_arrive_and_expect(barrier, uint32_t(tiles * bytes));
         __syncwarp();
-        if (lane < tiles) {
-          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + lane * tile_bytes);
+        if (mine < tiles) {
+          const uint32_t to = memory + uint32_t(ring.stage * stage_bytes + lane_offset);
           const std::byte* from = weights + int64_t(at.record) * kShape.bytes;
           if constexpr (kWhole) {
             const int offset = rank * (bytes / 2);
             copy_to_blocks(to + uint32_t(offset), from + offset, uint32_t(bytes / 2), barrier, 3, policy);
           } else {
-            copy_to_shared(to, from, uint32_t(bytes), barrier, policy);
+            copy_to_shared(to, from, uint32_t(bytes >> kTwo), barrier, policy);
           }
         }
         if (at.next() && at.valid()) open();
@@ -421,8 +469,8 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
     return;
   }
 
-  if constexpr (N > 192) asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-  else if constexpr (helper_threads(N, kWhole) == 128) asm volatile("setmaxnreg.inc.sync.aligned.u32 152;");
+  if constexpr (N > 192) take_registers<160>();
+  else if constexpr (helper_threads(N, kWhole) == 128) take_registers<152>();
   if constexpr (kBlocks > 1) cluster_wait();
   const int group_warp = warp / 4, t = int(threadIdx.x) % 128;
   const auto release = [&](int stage) {
@@ -460,8 +508,12 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
         barrier_wait(full + uint32_t(ring.stage * 8), ring.phase);
         const int at_stage = ring.stage * stage_bytes;
         if constexpr (!kWhole) hold(sums);
-        multiply_records<kType, N>(
-            sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(), at.record == begin, t);
+        if constexpr (kGated)
+          multiply_gated<N>(sums, memory + uint32_t(at_stage + tile_offset),
+              tile_descriptor(memory + uint32_t(at_stage + x_offset)), at.record == begin, t);
+        else
+          multiply_records<kType, N>(
+              sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(), at.record == begin, t);
         if constexpr (kType == DType::BF16 && kWhole) {
           if (before >= 0) {
             wgmma_wait<1>();
@@ -487,7 +539,9 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
       }
     }
     int tile = at.group * group_tiles + group_warp;
-    if (tile < a.num_tiles) {
+    if constexpr (kGated) {
+      if (tile < a.num_tiles) write_gated<N>(sums, a, tile, t);
+    } else if (tile < a.num_tiles) {
       const ProductOnDevice& p = product_of(a, tile);
       if constexpr (kWhole && !kCut) {
         write_sums<N>(total, a, p, tile, at.row_tile, t);
@@ -507,11 +561,11 @@ __device__ __forceinline__ void products(const ProductsOnDevice* args) {
 // Blocks that share activations: where those are a good part of what is read.
 constexpr int few_rows_cluster(int n) { return n > 32 ? 2 : 1; }
 
-template <DType kType, int N>
+template <DType kType, int N, bool kGated>
 __global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(N, false), N > 32 ? 1 : 2)
     few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
-  products<kType, N, few_rows_cluster(N), false>(args);
+  products<kType, N, few_rows_cluster(N), false, false, kGated>(args);
 #endif
 }
 template <DType kType, bool kCut>

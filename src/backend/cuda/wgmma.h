@@ -18,20 +18,13 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared_address) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
 
-// Copies by the copy engine; `barrier` counts the bytes. Addresses and bytes are multiples of 16.
-__device__ __forceinline__ void copy_to_shared(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-// The same into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in each.
+// copy_to_shared() into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in
+// each.
 __device__ __forceinline__ void copy_to_blocks(
     uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, [%3], "
-      "%4, "
-      "%5;" ::"r"(to),
+      "%4, %5;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "h"(uint16_t(blocks)), "l"(policy)
       : "memory");
 }
@@ -97,11 +90,6 @@ __device__ __forceinline__ uint4 load_16(uint32_t from) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
   return x;
-}
-
-template <int kThreads>
-__device__ __forceinline__ void named_barrier(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {  // (a & b) | c

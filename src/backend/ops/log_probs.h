@@ -2,6 +2,8 @@
 // rule, temperature or truncation. For emitted tokens (the verify row that chose them) and for prompt tokens.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "tensor/view.h"
@@ -18,5 +20,12 @@ struct LogProbsArgs {
   View<int32_t, 2> top_ids;     // [rows][count] out, best first
   View<float, 2> top_values;    // [rows][count] out
 };
+
+inline double log_probability(View<const float, 1> logits, int32_t id) {  // on the host, of finite logits
+  const float most = *std::max_element(logits.data, logits.data + logits.extent[0]);
+  double sum = 0;
+  for (int64_t i = 0; i < logits.extent[0]; ++i) sum += std::exp(double(logits(i)) - double(most));
+  return double(logits(id)) - double(most) - std::log(sum);
+}
 
 }  // namespace hunch

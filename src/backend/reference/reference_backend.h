@@ -46,46 +46,11 @@ class ReferenceBackend : public Backend {
   int threads() const override { return 1; }
   DType default_kv_dtype() const override { return DType::F16; }
 
-  Buffer allocate(size_t bytes, Memory = Memory::Device) override;
-  Buffer constant(std::span<const float> values) override;
-  size_t memory_bytes() const override;
-  std::unique_ptr<Weight> load_weight(const Tensor& matrix) override;
-  std::unique_ptr<Weight> random_weight(DType, int64_t out_dim, int64_t in_dim, uint64_t seed) override;
-  size_t kv_page_bytes(const KvGeometry&) const override;
-  std::unique_ptr<KvStore> make_kv_store(const KvGeometry&, int64_t num_pages) override;
+#include "backend/every_op.inc"
 
-  void matmul(const MatmulArgs&) override;
-  void embed(const EmbedArgs&) override;
-  void norm(const NormArgs&) override;
-  void gate(const GateArgs&) override;
-  void rope_angles(const RopeAnglesArgs&) override;
-  void rope(const RopeArgs&) override;
-  void store_kv(const StoreKvArgs&) override;
-  void gather_kv(const GatherKvArgs&) override;
-  void move_kv(const MoveKvArgs&) override;
-  void shuffle_kv(const ShuffleKvArgs&) override;
-  void page_bounds(const PageBoundsArgs&) override;
-  void attention(const AttentionArgs&) override;
-  void score_keys(const ScoreKeysArgs&) override;
-  void top_k(const TopKArgs&) override;
-  void reduce_scores(const ReduceScoresArgs&) override;
-  void split_signs(const SplitSignsArgs&) override;
-  void copy_rows(const CopyRowsArgs&) override;
-  void copy_tokens(const CopyTokensArgs&) override;
-  void scatter_columns(const ScatterColumnsArgs&) override;
-  void sample(const SampleArgs&) override;
-  void weigh_drafts(std::span<const WeighDraftsArgs>) override;
-  void log_probs(const LogProbsArgs&) override;
-  void grow_tree(const GrowTreeArgs&) override;
-  void choose_nodes(const ChooseNodesArgs&) override;
-  bool has_experts() const override { return true; }
-  void route(const RouteArgs&) override;
-  void experts(const ExpertsArgs&) override;
   void thin_channels(const ThinChannelsArgs& args) override { hunch::thin_channels(args); }
   void thin_experts(const ThinExpertsArgs& args) override { hunch::thin_experts(args); }
   bool has_nsa() const override { return true; }
-  void compress_kv(const CompressKvArgs&) override;
-  void nsa_attention(const NsaAttentionArgs&) override;
 
   // 0.98^steps with the bits that every backend's top_k uses.
   static float dilation_factor(int steps);

@@ -14,12 +14,10 @@
 namespace hunch {
 namespace {
 
-class Eagle final : public DraftNet {
+class Eagle final : public OneLayerNet {
  public:
   static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
 
-  const ModelShape& shape() const override { return shape_; }
-  size_t weight_bytes() const override { return bytes_; }
   int64_t scratch_floats() const override { return 3 * shape_.hidden; }
 
   void fuse(Backend& backend, Arena&, const TargetRows& rows, int64_t first, int64_t count, View<float, 2> out) const override {
@@ -41,10 +39,6 @@ class Eagle final : public DraftNet {
     store_rows(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, more_room, room));
   }
 
-  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
-    target_->logits(backend, hidden, logits);
-  }
-
  private:
   // x, and what attention takes of it, which is x or `normed`.
   View<const float, 2> read(
@@ -63,14 +57,7 @@ class Eagle final : public DraftNet {
     return normed;
   }
 
-  const Model* target_ = nullptr;
-  ModelShape shape_;
-  size_t bytes_ = 0;
-  RopeTable rope_;
-  std::unique_ptr<Weight> fuse_;
-  Buffer fuse_bias_, embedding_norm_, feature_norm_, attention_norm_, ffn_norm_, head_norm_;  // norms but ffn_norm_: may be empty
-  AttentionWeights attention_;
-  FeedForwardWeights ffn_;
+  Buffer fuse_bias_, attention_norm_, head_norm_;  // these and the norms of what is fused may be empty
 };
 
 Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {

@@ -15,12 +15,10 @@
 namespace hunch {
 namespace {
 
-class Eagle3 final : public DraftNet {
+class Eagle3 final : public OneLayerNet {
  public:
   static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
 
-  const ModelShape& shape() const override { return shape_; }
-  size_t weight_bytes() const override { return bytes_; }
   std::vector<int> taps() const override { return taps_; }
   int64_t scratch_floats() const override { return 3 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
   View<const int32_t, 1> vocabulary() const override {
@@ -61,7 +59,7 @@ class Eagle3 final : public DraftNet {
 
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
     if (head_) multiply(backend, hidden, *head_, {}, logits);
-    else target_->logits(backend, hidden, logits);
+    else OneLayerNet::logits(backend, hidden, logits);
   }
 
  private:
@@ -86,17 +84,11 @@ class Eagle3 final : public DraftNet {
   Status read_tensors(const Proposer::Setup& setup);
   Status read_vocabulary(const Proposer::Setup& setup);
 
-  const Model* target_ = nullptr;
-  ModelShape shape_;
-  size_t bytes_ = 0;
   std::vector<int> taps_;
   bool norm_before_residual_ = false;
-  RopeTable rope_;
-  std::unique_ptr<Weight> embedding_, fuse_, head_;  // embedding, head null: the target's
+  std::unique_ptr<Weight> embedding_, head_;  // null: the target's
   std::array<Buffer, 3> fuse_norms_;
-  Buffer fuse_bias_, embedding_norm_, feature_norm_, ffn_norm_, output_norm_;
-  AttentionWeights attention_;
-  FeedForwardWeights ffn_;
+  Buffer fuse_bias_, output_norm_;
   Buffer vocabulary_;
 };
 

@@ -23,12 +23,10 @@ struct Names {
 constexpr Names kDeepSeek{"eh_proj.weight", "enorm.weight", "hnorm.weight", "", "shared_head.norm.weight"};
 constexpr Names kQwen{"fc.weight", "pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "layers.0.", "norm.weight"};
 
-class Mtp final : public DraftNet {
+class Mtp final : public OneLayerNet {
  public:
   static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
 
-  const ModelShape& shape() const override { return shape_; }
-  size_t weight_bytes() const override { return bytes_; }
   std::vector<int> taps() const override {
     return feed_post_ ? std::vector<int>{} : std::vector<int>{target_->shape().layers - 1};
   }
@@ -57,10 +55,6 @@ class Mtp final : public DraftNet {
     store_rows(pass, 0, shape_, attention_, scratch, more_room);
   }
 
-  void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
-    target_->logits(backend, hidden, logits);
-  }
-
  private:
   void norm(Backend& backend, View<const float, 2> from, const Buffer& weight, View<float, 2> to) const {
     backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
@@ -80,15 +74,8 @@ class Mtp final : public DraftNet {
   Status read(const Proposer::Setup& setup);
   Status read_latent(const Proposer::Setup& setup);
 
-  const Model* target_ = nullptr;
-  ModelShape shape_;
-  size_t bytes_ = 0;
   bool feed_post_ = true, recycle_post_ = true;
-  RopeTable rope_;
-  std::unique_ptr<Weight> fuse_;
-  Buffer embedding_norm_, feature_norm_, attention_norm_, ffn_norm_, output_norm_;
-  AttentionWeights attention_;
-  FeedForwardWeights ffn_;
+  Buffer attention_norm_, output_norm_;
 };
 
 // DeepSeek's own layout: a layer like the target's, behind its last, in the same checkpoint.
