@@ -101,7 +101,8 @@ class Tune {
     settings.clear();
     for (const int g : kGammas)
       if (g <= longest_) settings.push_back({ratio, g});
-    HUNCH_TRY(const Fastest length, fastest("gammas", settings, plain, [](Setting s) { return fmt::format("  {:6}", s.gamma); }));
+    HUNCH_TRY(const Fastest length,
+        fastest("gammas", ratio, settings, plain, [](Setting s) { return fmt::format("  {:6}", s.gamma); }));
     if (interrupts_.stopped()) return {};
     const int gamma = length.gamma;
     say(fmt::format("   best {}\n", gamma));
@@ -110,7 +111,7 @@ class Tune {
     settings.clear();
     for (const double r : kRatios) settings.push_back({r, gamma});
     HUNCH_TRY(const Fastest kept,
-        fastest("ratios_by_speed", settings, plain, [](Setting s) { return fmt::format("  {:6.3f}", s.ratio); }));
+        fastest("ratios_by_speed", ratio, settings, plain, [](Setting s) { return fmt::format("  {:6.3f}", s.ratio); }));
     if (interrupts_.stopped()) return {};
     ratio = kept.ratio;
     say(fmt::format("   best {}\n", ratio));
@@ -124,9 +125,9 @@ class Tune {
     double speed = 0;
   };
   Result<Fastest> fastest(
-      const char* name, const std::vector<Setting>& settings, const Trial& plain, std::string (*label)(Setting)) {
+      const char* name, double ratio, const std::vector<Setting>& settings, const Trial& plain, std::string (*label)(Setting)) {
     HUNCH_TRY(const std::vector<Trial> all, trials(settings));
-    Fastest best{settings[0]};
+    Fastest best{{ratio, 1}};
     for (size_t i = 0; i < settings.size() && !interrupts_.stopped(); ++i) {
       const Setting& s = settings[i];
       if (all[i].speed() > best.speed) best = {s, all[i].speed()};
