@@ -9,8 +9,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 
 #include "api/answer_json.h"
@@ -42,7 +42,7 @@ std::pair<Ids, Floats> ranked(const std::vector<std::vector<TokenLogprob>>& rows
   size_t width = 0;
   for (const auto& row : rows) width = std::max(width, row.size());
   std::vector<int32_t> ids(rows.size() * width, -1);
-  std::vector<float> logprobs(rows.size() * width, -std::numeric_limits<float>::infinity());
+  std::vector<float> logprobs(rows.size() * width, -INFINITY);
   for (size_t i = 0; i < rows.size(); ++i)
     for (size_t k = 0; k < rows[i].size(); ++k) ids[i * width + k] = rows[i][k].id, logprobs[i * width + k] = rows[i][k].logprob;
   return {array(std::move(ids), {rows.size(), width}), array(std::move(logprobs), {rows.size(), width})};

@@ -46,8 +46,7 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
   EXPECT_EQ(std::tie(r.max_tokens, r.ignore_eos, r.priority), std::tuple(9, true, -3));
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "yz"}));
   EXPECT_EQ(r.stop_ids, (std::vector<int32_t>{3, 4}));
-  EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed),
-      std::tuple(0.5, 0.9, 20, 0.1, std::numeric_limits<uint64_t>::max()));
+  EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed), std::tuple(0.5, 0.9, 20, 0.1, UINT64_MAX));
   EXPECT_EQ(std::tie(s.logprobs, s.prompt_logprobs, s.min_tokens), std::tuple(5, 2, 4));
   EXPECT_EQ(std::tie(s.presence_penalty, s.frequency_penalty, s.repetition_penalty), std::tuple(0.25, -0.5, 1.5));
   EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.5f}}));

@@ -1,5 +1,5 @@
 // Answers, whole and streamed: shapes, and the same contents in both.
-#include <limits>
+#include <cmath>
 
 #include "api/api_testing.h"
 #include "engine/parts.h"
@@ -123,7 +123,7 @@ TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
     EXPECT_EQ(echo["usage"]["completion_tokens"], max_tokens);
     for (size_t i = 4; i < prompt.size(); ++i) {
       EXPECT_EQ(l["token_logprobs"][i], first["logprobs"]["token_logprobs"][i - 4]) << i;
-      double best = -std::numeric_limits<double>::infinity();
+      double best = -INFINITY;
       for (const json& value : l["top_logprobs"][i]) best = std::max(best, value.get<double>());
       EXPECT_EQ(best, l["token_logprobs"][i].get<double>()) << "greedy: the best is the token itself";
     }

@@ -2,8 +2,8 @@
 // inherit it and override. Ops run in call order; arguments are views of the backend's memory. Contracts stand in backend/ops/.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -139,7 +139,7 @@ class Backend {
   // nothing.
   virtual std::string lacks(const Checkpoint&) const { return {}; }
   // Tokens of a context of such a model that its ops can read.
-  virtual int64_t longest_context(const ModelShape&) const { return std::numeric_limits<int64_t>::max(); }
+  virtual int64_t longest_context(const ModelShape&) const { return INT64_MAX; }
 
   // Ops of the body are one unit of work: a device replays the same sequence of ops as one graph. Nothing in it waits.
   virtual void replay(const std::function<void()>& body) { body(); }

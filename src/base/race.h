@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 
 #include "base/random.h"
 
@@ -12,7 +11,7 @@ namespace hunch {
 template <class Weight>
 int32_t race(const NoiseKey& key, int64_t position, int64_t tokens, Weight&& weight_of) {
   int32_t best = -1;
-  double least = std::numeric_limits<double>::infinity();
+  double least = INFINITY;
   for (int64_t token = 0; token < tokens; ++token) {
     const double weight = weight_of(token);
     if (!(weight > 0)) continue;

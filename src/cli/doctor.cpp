@@ -38,7 +38,7 @@ double read_bandwidth(int threads, int64_t bytes) {
     for (auto& part : parts) workers.emplace_back([&work, &part] { work(part); });
     for (auto& worker : workers) worker.join();
   };
-  on_all([&](std::vector<uint64_t>& part) { part.assign(static_cast<size_t>(words), 1); });  // by the thread that reads it
+  on_all([&](std::vector<uint64_t>& part) { part.assign(size_t(words), 1); });  // by the thread that reads it
   double best = 0;
   for (int sweep = 0; sweep < 5; ++sweep) {
     const auto start = Clock::now();

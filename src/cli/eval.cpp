@@ -69,7 +69,7 @@ class Eval {
     const int64_t length = int64_t(ids.size());
     for (int64_t context : contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, std::min(length, engine_.context_len()))) {
       HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context));
-      const int64_t most = flags_.windows.value_or(std::numeric_limits<int64_t>::max());
+      const int64_t most = flags_.windows.value_or(INT64_MAX);
       const int64_t windows = std::min(length / context, most);
       const int64_t first_scored = context / 2 + 1;
       double sum = 0, squares = 0;

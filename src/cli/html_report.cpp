@@ -87,48 +87,26 @@ class Page {
     const auto add = [&](const std::string& picture) {
       if (!picture.empty()) out += "<figure>" + picture + "</figure>\n";
     };
-    LinePlot speedup{
-        .title = "Speed-up over plain decoding",
-        .x_title = "context, tokens",
-        .y_title = "times plain",
-        .log_x = true,
-        .reference = 1,
+    const auto draw = [&](LinePlot plot, const char* y, const auto& x_of, const char* kind = nullptr) {
+      plot.log_x = true, plot.series = curves(y, x_of, kind);
+      add(svg(plot));
     };
-    speedup.series =
-        curves("speedup", [](const ordered_json& row) { return row.contains("n_parallel") ? kNone : context_of(row); });
-    add(svg(speedup));
-    LinePlot speed{.title = "Generation by context", .x_title = "context, tokens", .y_title = "tokens/s", .log_x = true};
-    speed.series = curves("avg_ts", [](const ordered_json& row) {
+    const std::string context = "context, tokens";
+    draw({.title = "Speed-up over plain decoding", .x_title = context, .y_title = "times plain", .reference = 1}, "speedup",
+        [](const ordered_json& row) { return row.contains("n_parallel") ? kNone : context_of(row); });
+    draw({.title = "Generation by context", .x_title = context, .y_title = "tokens/s"}, "avg_ts", [](const ordered_json& row) {
       return row.contains("n_parallel") || number(row, "n_prompt") > 0 || !(number(row, "n_gen") > 0) ? kNone : context_of(row);
     });
-    add(svg(speed));
     add(svg(acceptance()));
     add(svg(time_split()));
-    LinePlot batch{
-        .title = "Throughput of many requests",
-        .x_title = "requests at once",
-        .y_title = "tokens/s, all together",
-        .log_x = true,
-    };
-    batch.series = curves("avg_ts", [](const ordered_json& row) { return number(row, "n_parallel"); });
-    add(svg(batch));
-    LinePlot ratio{
-        .title = "Speed over the peer",
-        .x_title = "context, tokens (0 stands at 1)",
-        .y_title = "times the peer",
-        .log_x = true,
-        .reference = 1,
-    };
-    ratio.series = curves(
+    draw({.title = "Throughput of many requests", .x_title = "requests at once", .y_title = "tokens/s, all together"}, "avg_ts",
+        [](const ordered_json& row) { return number(row, "n_parallel"); });
+    draw(
+        {.title = "Speed over the peer", .x_title = context + " (0 stands at 1)", .y_title = "times the peer", .reference = 1},
         "ratio_to_peer", [](const ordered_json& row) { return std::max(1.0, context_of(row)); }, "what");
-    add(svg(ratio));
-    LinePlot perplexity{.title = "Perplexity by context", .x_title = "window, tokens", .y_title = "perplexity", .log_x = true};
-    perplexity.series = curves("perplexity", context_of);
-    add(svg(perplexity));
-    LinePlot lookup{
-        .title = "Facts found in a record book", .x_title = "context, tokens", .y_title = "found", .log_x = true, .share = true};
-    lookup.series = curves("accuracy", context_of);
-    add(svg(lookup));
+    draw({.title = "Perplexity by context", .x_title = "window, tokens", .y_title = "perplexity"}, "perplexity", context_of);
+    draw(
+        {.title = "Facts found in a record book", .x_title = context, .y_title = "found", .share = true}, "accuracy", context_of);
     return out.empty() ? "<p>No row of these files has figures that can be drawn.</p>\n"
                        : "<div class=\"plots\">\n" + out + "</div>\n";
   }
@@ -186,14 +164,18 @@ class Page {
     return out;
   }
 
+  std::string at_context(const ordered_json& row) const {
+    const double context = context_of(row);
+    return label(row, differing_) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : "");
+  }
+
   LinePlot acceptance() const {
     LinePlot plot{
         .title = "Acceptance by position in the draft", .x_title = "position", .y_title = "accepted of drafted", .share = true};
     for (const ordered_json& row : rows_) {
       const auto it = row.find("acceptance_by_position");
       if (it == row.end() || !it->is_array() || it->empty()) continue;
-      const double context = context_of(row);
-      Series series{label(row, differing_) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : ""), {}};
+      Series series{at_context(row), {}};
       for (size_t i = 0; i < it->size(); ++i)
         if ((*it)[i].is_number()) series.points.emplace_back(double(i + 1), (*it)[i].template get<double>());
       plot.series.push_back(std::move(series));
@@ -209,9 +191,8 @@ class Page {
       const double draft = number(*it, "draft"), verify = number(*it, "verify"), select = number(*it, "select"),
                    all = number(*it, "decode");
       if (!(draft + verify + select > 0)) continue;
-      const double context = context_of(row);
-      plot.bars.push_back({label(row, differing_) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : ""),
-          {draft, verify, select, std::isfinite(all) ? std::max(0.0, all - draft - verify - select) : 0}});
+      plot.bars.push_back(
+          {at_context(row), {draft, verify, select, std::isfinite(all) ? std::max(0.0, all - draft - verify - select) : 0}});
     }
     return plot;
   }

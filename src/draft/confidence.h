@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "tensor/view.h"
 
@@ -25,7 +24,7 @@ class Confidence {
   static int class_of_law(View<const float, 1> q) {
     float most = 0;
     for (int64_t token = 0; token < q.extent[0]; ++token) most = std::max(most, q(token));
-    return class_of(most < 1 ? std::log(most / (1 - most)) : std::numeric_limits<float>::infinity());
+    return class_of(most < 1 ? std::log(most / (1 - most)) : INFINITY);
   }
   float kept(int of) const { return float(kept_[size_t(of)] / tried_[size_t(of)]); }
   float usual() const {  // of all but second tokens

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <limits>
+#include <cmath>
+#include <cstdint>
 #include <numeric>
 
 #include "engine/defaults.h"
@@ -79,7 +80,7 @@ TEST(Step, FillsTheContextExactly) {
   for (const int context : {6, 7, 8, 9, 64, 65, 128}) {
     Request request = toy::request({0, 1, 2}, 5, "match");
     EXPECT_EQ(live(counting(), context, request).tokens, counted(0, context)) << context;
-    request.max_tokens = std::numeric_limits<int64_t>::max();  // does not overflow
+    request.max_tokens = INT64_MAX;  // does not overflow
     EXPECT_EQ(live(counting(), context, request).tokens, counted(0, context)) << context;
   }
 }
@@ -172,7 +173,7 @@ TEST(Step, ADraftRowWithoutValidNumbersCostsOnlyItsGuesses) {
   tables.drafter = [plain = tables.drafter](int64_t position, int32_t token, float* logits) {
     if (token < 0) return std::fill_n(logits, kVocab, 0.0f), void();
     plain(position, token, logits);
-    if (position % 5 == 4) logits[3] = std::numeric_limits<float>::quiet_NaN();
+    if (position % 5 == 4) logits[3] = NAN;
   };
   for (const char* rule : {"match", "ratio"}) EXPECT_EQ(live(tables, 64, ask(30, rule)).tokens, counted(0, 31)) << rule;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -180,7 +179,7 @@ Planner::Totals Planner::fill(
   if (passing >= 0 && count > 1) one_more = (steps_[size_t(passing)][count] - steps_[size_t(passing)][1]) / double(count - 1);
   for (size_t i = 0; i < count; ++i) {
     Choice best;
-    double most = insists_[i] ? -std::numeric_limits<double>::infinity() : 0;
+    double most = insists_[i] ? -INFINITY : 0;
     const double before = verify_ms(rows);
     for (size_t a = 0; a < arms; ++a) {
       const bool passes = options_.arms[a].passes;

@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 namespace hunch {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInf = INFINITY;
 constexpr int64_t kVocab = 10;
 
 std::string refusal(const SamplingOptions& options) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "backend/backend.h"
@@ -56,7 +55,7 @@ TEST(BlockChoice, SharesAJointBudgetAmongHeadsByScore) {
 }
 
 TEST(BlockChoice, BreaksTiesDownwardsAndRanksNaNLowest) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float nan = NAN;
   EXPECT_EQ(chosen({{0, 1, 1, 1, 1, 0}}, 4, 1, 1, false), (Sets{{0, 1, 2, 5}}));
   EXPECT_EQ(chosen({{0, nan, -5, -6, nan, 0}}, 4, 1, 1, false), (Sets{{0, 2, 3, 5}}));
   EXPECT_EQ(chosen({{0, nan, -5, -6, nan, 0}}, 5, 1, 1, false), (Sets{{0, 1, 2, 3, 5}}));

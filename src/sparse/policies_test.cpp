@@ -298,7 +298,7 @@ void expect_copied(Rig& rig, const Live& run, const std::string& what) {
 
 // Rows of the last pass that count, given those that were accepted.
 std::vector<int> counting(const std::string& rows, const Live& run, const std::vector<int32_t>& accepted) {
-  std::vector<int> all(static_cast<size_t>(run.info.num_rows));
+  std::vector<int> all(size_t(run.info.num_rows));
   std::iota(all.begin(), all.end(), 0);
   if (rows == "all" || (rows == "accepted" && accepted.empty())) return all;
   if (rows == "first_last") return {0, all.back()};

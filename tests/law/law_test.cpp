@@ -1,6 +1,6 @@
 // The output keeps the target's law: chi-square on the joint distribution of three tokens, through the production loop (joint.h).
 // V = 5, N = 200,000, alpha = 1e-4, fixed seeds.
-#include <limits>
+#include <cmath>
 #include <map>
 
 #include "joint.h"
@@ -165,7 +165,7 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
       for (const bool draft_too : {false, true}) {
         const auto broken = [plain = table_of(target)](int64_t position, int32_t token, float* logits) {
           plain(position, token, logits);
-          if (position == 6) logits[2] = std::numeric_limits<float>::quiet_NaN();
+          if (position == 6) logits[2] = NAN;
         };
         auto parts = toy::make_parts({kVocab, broken, draft_too ? toy::Table(broken) : table_of(target)}, device, kPositions);
         const Request request = toy_request(3, rule, kSamplings[1]);

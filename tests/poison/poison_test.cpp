@@ -18,7 +18,7 @@ struct Outcome {
 
 // NaN in every page of a store.
 void poison_all(KvStore& store) {
-  std::vector<int32_t> pages(static_cast<size_t>(store.num_pages));
+  std::vector<int32_t> pages(size_t(store.num_pages));
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = int32_t(i);
   store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
 }

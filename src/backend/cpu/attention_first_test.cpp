@@ -5,7 +5,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr float kNothing = -INFINITY;
 
 AttendRequest chunk_from(const KvShape& shape, int64_t begin, int64_t rows, int64_t first, int window = 0) {
   AttendRequest request = chunk(shape, begin, rows, 13, window);

@@ -283,7 +283,7 @@ TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
 }
 
 TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = INFINITY, nan = NAN;
   const std::vector<std::vector<float>> rows = {{0, 0, 0}, {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f},
       {3e38f, -1e38f, 2.5f}, {1, inf, 2}, {nan, 1, 2}, {127, -0.5f, 1.5f}};
   ReferenceBackend reference;
@@ -307,7 +307,7 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
 
 // Ties, the least steps, the greatest code and what lies past it, and NaN; attention sees it too.
 TEST(CpuKvStore, RoundsToFp8AsTheReference) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = INFINITY, nan = NAN;
   std::vector<float> values = {
       0, -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1.8p-9f, -0x1p-9f, 448, 463, 464, 465, 1e30f, inf, -inf, 1e-40f, nan, -nan};
   for (int code = 0; code < 127; ++code) {  // every value, the middles between them and their neighbours

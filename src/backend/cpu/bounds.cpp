@@ -2,8 +2,8 @@
 #include "backend/cpu/bounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "backend/cpu/attention.h"
 #include "backend/cpu/kv_store.h"
@@ -28,7 +28,7 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
       std::memcpy(out + bounds.k_offset(int(page % kPageLen), d), &bits, sizeof(bits));
     };
     for (int d = 0; d < keys.head_dim; ++d) {
-      float greatest = -std::numeric_limits<float>::infinity(), least = -greatest, sum = 0;
+      float greatest = -INFINITY, least = -greatest, sum = 0;
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
         const std::byte* chunk = chunk_of(from, args.from, entry);
         const int e = int(entry % kPageLen);

@@ -1,8 +1,8 @@
 // See kv_store.h. Single elements are read and poisoned here, by definition of the layout and not by the kernels' way through it.
 #include "backend/cpu/kv_store.h"
 
+#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "backend/cpu/threads.h"
 #include "base/check.h"
@@ -27,7 +27,7 @@ float element(const std::byte* p, DType dtype) {
 }
 
 void set_nan(std::byte* p, DType dtype) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float nan = NAN;
   if (dtype == DType::F32) {
     std::memcpy(p, &nan, sizeof nan);
     return;

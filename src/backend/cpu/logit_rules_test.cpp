@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,7 +16,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = INFINITY, kNan = NAN;
 using Ids = std::vector<int32_t>;
 
 class Rules : public testing::TestWithParam<std::string> {};

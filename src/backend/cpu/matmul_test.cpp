@@ -152,7 +152,7 @@ TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
   const auto cpu = make_cpu(isa, 1);
   const Matrix matrix(dtype, 32, 256);
   const auto weight = cpu->load_weight(matrix.tensor);
-  for (const float poison : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float poison : {NAN, INFINITY}) {
     std::vector<float> x = gaussian(3 * 256);
     const auto clean = product(*cpu, *weight, x, 3);
     x[256 + 77] = poison;

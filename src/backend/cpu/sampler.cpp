@@ -15,7 +15,7 @@ namespace hunch {
 namespace {
 
 constexpr int64_t kFewIds = 512;  // up to here one id at a time in fp64 is faster than noise for the whole vocabulary
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = INFINITY;
 
 struct Row {
   const float* logits;

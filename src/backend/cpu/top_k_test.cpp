@@ -21,7 +21,7 @@ std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, 
 TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
   ReferenceBackend reference;
   std::mt19937 random(1);
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float inf = INFINITY, nan = NAN;
   for (const std::string& isa : available_isas()) {
     const auto cpu = make_cpu(isa, 2);
     for (int trial = 0; trial < 400; ++trial) {

@@ -21,18 +21,16 @@ constexpr int kSlotsAtOnce = 4;  // partials that a warp asks for together
 struct Folded {
   float4 sums = make_float4(0, 0, 0, 0);
   float top = -INFINITY, total = 0;
-  __device__ __forceinline__ void add(const float4& x, float x_top, float x_total) {
+  HUNCH_DEVICE void add(const float4& x, float x_top, float x_total) {
     const MergeWeights w = merge_weights(top, x_top);
     top = w.top, total = merge(w, total, x_total);
     sums.x = merge(w, sums.x, x.x), sums.y = merge(w, sums.y, x.y);
     sums.z = merge(w, sums.z, x.z), sums.w = merge(w, sums.w, x.w);
   }
-  __device__ __forceinline__ void add(const Folded& x) { add(x.sums, x.top, x.total); }
+  HUNCH_DEVICE void add(const Folded& x) { add(x.sums, x.top, x.total); }
 };
-__device__ __forceinline__ const float* partial_of(const float* in_partial, AttentionSlot slot) {
-  return in_partial + (slot & ~1u);
-}
-__device__ __forceinline__ void write_row(const CombineDevice& a, int row, int head, int d, Folded& all) {
+HUNCH_DEVICE const float* partial_of(const float* in_partial, AttentionSlot slot) { return in_partial + (slot & ~1u); }
+HUNCH_DEVICE void write_row(const CombineDevice& a, int row, int head, int d, Folded& all) {
   if (a.sinks) all.add(make_float4(0, 0, 0, 0), a.sinks[head] * kLog2E, 1);  // a logit that has no value
   // A row that reads nothing has no weights: zeros, and -inf (or its sink) below.
   const float share = all.total == 0 ? 0.0f : a.value_scale / all.total;

@@ -13,24 +13,24 @@ namespace hunch {
 
 struct Coded {};  // in place of the type of a store: codes on the way in, products as of fp16
 
-__device__ __forceinline__ uint4 load_shared(uint32_t from) {
+HUNCH_DEVICE uint4 load_shared(uint32_t from) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from));
   return x;
 }
-__device__ __forceinline__ void store_shared(uint32_t to, const uint4& x) {
+HUNCH_DEVICE void store_shared(uint32_t to, const uint4& x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 
 // Four codes as fp16.
-__device__ __forceinline__ uint2 widened_fp8(uint32_t codes) {
+HUNCH_DEVICE uint2 widened_fp8(uint32_t codes) {
   const auto pair = [](uint32_t two) {
     const __half2_raw both = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(two), __NV_E4M3);
     return uint32_t(both.x) | uint32_t(both.y) << 16;
   };
   return make_uint2(pair(codes), pair(codes >> 16));
 }
-__device__ __forceinline__ uint2 widened_int8(uint32_t codes, float scale) {
+HUNCH_DEVICE uint2 widened_int8(uint32_t codes, float scale) {
   codes ^= 0x80808080u;
   // 2^23 + 128 + code, by its bits: conversions are few a cycle.
   const auto code = [codes](int at) { return __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7440u + at)) - 8388736.0f; };
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint2 widened_int8(uint32_t codes, float scale) {
   return make_uint2(pair(0), pair(2));
 }
 template <bool kIntegers>
-__device__ __forceinline__ uint4 widened(uint32_t low, uint32_t high, float scale) {
+HUNCH_DEVICE uint4 widened(uint32_t low, uint32_t high, float scale) {
   const uint2 a = kIntegers ? widened_int8(low, scale) : widened_fp8(low);
   const uint2 b = kIntegers ? widened_int8(high, scale) : widened_fp8(high);
   return make_uint4(a.x, a.y, b.x, b.y);
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint4 widened(uint32_t low, uint32_t high, float scal
 template <class Shared, bool kPaired, int kAtOnce>
 class CodeProducer {
  public:
-  __device__ __forceinline__ CodeProducer(const AttentionDevice& args, uint32_t shared, char* memory)
+  HUNCH_DEVICE CodeProducer(const AttentionDevice& args, uint32_t shared, char* memory)
       : args_(args), shared_(shared), memory_(memory), lane_(int(threadIdx.x) % 32) {
     const int ring = int(threadIdx.x) / kRingThreads, warp = int(threadIdx.x) / 32;
     const int piece = lane_ % kPieces, of_row = piece % (kPieces / 2), row = lane_ / kPieces;
@@ -67,7 +67,7 @@ class CodeProducer {
     integers_ = args.runs[0].plane.dtype == DType::Q8_0;
   }
 
-  __device__ __forceinline__ void run() {
+  HUNCH_DEVICE void run() {
     const uint64_t policy = args_.reread ? policy_normal() : policy_read_once();
     for_own_tiles<Shared, kPaired>(
         args_, shared_, memory_, [](const AttentionRunDevice&) {},
@@ -104,7 +104,7 @@ class CodeProducer {
  private:
   static constexpr int D = Shared::kHeadDim, kLine = 2 * D, kHalfBytes = 32 * kLine, kPieces = kLine / 16;
 
-  __device__ __forceinline__ void widen(int half) {
+  HUNCH_DEVICE void widen(int half) {
     barrier_poll(arrived_ + uint32_t(half * 8), parity_);
     if (half == 0) barrier_poll(full_ + uint32_t((Shared::kStages + stage_) * 8), phase_ ^ 1);
     if (integers_) widen<true>(half);
@@ -116,7 +116,7 @@ class CodeProducer {
   // Half of the tile that came last to its stage, 16 codes of a row of K or V at a time. Loads of some such pieces go together,
   // those of the next ones before these are stored: one warp hides its own latency.
   template <bool kIntegers>
-  __device__ __forceinline__ void widen(int half) {
+  HUNCH_DEVICE void widen(int half) {
     constexpr int kRows = 32 / kPieces;  // that a piece of all lanes is of
     const uint32_t from = codes_ + uint32_t(half * kHalfBytes), to = to_ + uint32_t(stage_ * Shared::kStageBytes + half * 4096);
     uint4 codes[2][kAtOnce];

@@ -33,7 +33,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
 
  private:
   // Whether any thread of the consumer says so; a meeting of its warps.
-  __device__ __forceinline__ bool any_of_consumer(bool mine) const {
+  HUNCH_DEVICE bool any_of_consumer(bool mine) const {
     uint32_t any;
     asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;}\n"
                  : "=r"(any)
@@ -41,17 +41,15 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
                  : "memory");
     return __any_sync(~0u, any != 0);
   }
-  __device__ __forceinline__ int column(int c) const { return c / 2 * 8 + lane_ % 4 * 2 + c % 2; }  // of the thread's column c
-  __device__ __forceinline__ int key(int h) const { return warp_ * 16 + lane_ / 4 + 8 * h; }        // of the thread's two
+  HUNCH_DEVICE int column(int c) const { return c / 2 * 8 + lane_ % 4 * 2 + c % 2; }  // of the thread's column c
+  HUNCH_DEVICE int key(int h) const { return warp_ * 16 + lane_ / 4 + 8 * h; }        // of the thread's two
   // What is known of the rows of the tile, in shared memory.
-  __device__ __forceinline__ int* last() const {
-    return reinterpret_cast<int*>(memory_ + Shared::kRows) + consumer_ * 4 * kTileRows;
-  }
-  __device__ __forceinline__ int* leaf() const { return last() + kTileRows; }
-  __device__ __forceinline__ float* minus_lse() const { return reinterpret_cast<float*>(last() + 2 * kTileRows); }  // base 2
-  __device__ __forceinline__ int* plane() const { return last() + 3 * kTileRows; }  // of scores by row; -1: none
+  HUNCH_DEVICE int* last() const { return reinterpret_cast<int*>(memory_ + Shared::kRows) + consumer_ * 4 * kTileRows; }
+  HUNCH_DEVICE int* leaf() const { return last() + kTileRows; }
+  HUNCH_DEVICE float* minus_lse() const { return reinterpret_cast<float*>(last() + 2 * kTileRows); }  // base 2
+  HUNCH_DEVICE int* plane() const { return last() + 3 * kTileRows; }  // of scores by row; -1: none
 
-  __device__ __forceinline__ void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     int my_last = -1, my_leaf = -1, my_plane = -1;
     float my_lse = -INFINITY;
     const float* lse = nullptr;
@@ -85,7 +83,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     float o[kParts][N / 2], top[kColumns], total[kColumns];
   };
 
-  __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     float s[N / 2];  // as the tensor cores leave them, rows are keys
     State state, folded;
     Tiles tiles(item, run.leaves);
@@ -149,12 +147,12 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       store_split(item, split - item.first_split, !more, state, folded);
     }
   }
-  __device__ __forceinline__ static void hold_sums(State& state) {
+  HUNCH_DEVICE static void hold_sums(State& state) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hold(state.o[part]);
   }
   // Scores without attention.
-  __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     Tiles tiles(item, run.leaves);
     while (__any_sync(~0u, tiles.next())) {
       float s[N / 2];
@@ -165,7 +163,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
   }
 
-  __device__ __forceinline__ void store_split(
+  HUNCH_DEVICE void store_split(
       const AttentionItemDevice& item, int of_item, bool last, const State& state, State& folded) const {
     if (!item.fold) {
       store_partial(item, item.partial[0] + of_item * partial_floats(rows_in_tile_, D), state);
@@ -175,7 +173,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     else fold(folded, state);
     if (last) store_partial(item, item.partial[0], folded);
   }
-  __device__ __forceinline__ static void fold(State& folded, const State& state) {
+  HUNCH_DEVICE static void fold(State& folded, const State& state) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const MergeWeights w = merge_weights(folded.top[c], state.top[c]);
@@ -189,7 +187,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   }
 
   // S^T = K Q^T of a tile, once it has arrived.
-  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
+  HUNCH_DEVICE void make_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
     await(tile);
     if constexpr (kLines) {
       const uint32_t keys = tile.keys + uint32_t((warp_ * 16 + lane_ % 16) * Shared::kPitch + lane_ / 16 * 16);
@@ -218,7 +216,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     wgmma_wait<0>();
     hold(s);
   }
-  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
+  HUNCH_DEVICE void start_scores(const TileInFlight& tile, float (&s)[N / 2]) const {
     const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k)  // addresses count in units of 16 bytes
@@ -228,8 +226,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
 
   // The weights p that a tile's scores make, rounded to where products read them, [row][64 keys] in the swizzle. All warps have
   // met when it returns: their products with the weights that stood there, those of the tile before the last, are done.
-  __device__ __forceinline__ void make_weights(
-      const TileInFlight& tile, const float (&s)[N / 2], float (&p)[N / 2], State& state) {
+  HUNCH_DEVICE void make_weights(const TileInFlight& tile, const float (&s)[N / 2], float (&p)[N / 2], State& state) {
     turn_ ^= 1;
     uint32_t rounded[kBlocks * 2];
     weigh(s, state.top, p, rounded);
@@ -243,10 +240,10 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) state.total[c] += p[c / 2 * 4 + c % 2] + p[c / 2 * 4 + 2 + c % 2];
   }
-  __device__ __forceinline__ uint32_t weights() const {
+  HUNCH_DEVICE uint32_t weights() const {
     return shared_ + Shared::kWeights + uint32_t((consumer_ * 2 + turn_) * Shared::kWeightBytes);
   }
-  __device__ __forceinline__ void store_weights(const uint32_t (&rounded)[kBlocks * 2]) const {
+  HUNCH_DEVICE void store_weights(const uint32_t (&rounded)[kBlocks * 2]) const {
     const uint32_t to =
         weights() + uint32_t((lane_ / 16 * 8 + lane_ % 8) * 128 + ((warp_ * 2 + lane_ / 8 % 2) ^ (lane_ % 8)) * 16);
 #pragma unroll
@@ -256,7 +253,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     show_to_tensor_cores();
   }
   // O^T += V^T P^T of a tile.
-  __device__ __forceinline__ void start_values(uint32_t keys, State& state) const {
+  HUNCH_DEVICE void start_values(uint32_t keys, State& state) const {
     const uint32_t weight_operand = wgmma_operand(weights(), 16);
     const uint32_t value_operand = wgmma_operand(keys + Shared::kStageBytes / 2, 8192);
 #pragma unroll
@@ -266,7 +263,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
         wgmma_tile<T, N, true>(state.o[part], value_operand + uint32_t(part * (8192 / 16) + k * (2048 / 16)),
             weight_operand + uint32_t(k * 2), true);
   }
-  __device__ __forceinline__ void add_values(uint32_t keys, State& state) const {
+  HUNCH_DEVICE void add_values(uint32_t keys, State& state) const {
     if constexpr (kLines) return add_lines(keys, state);
     hold_sums(state);
     wgmma_begin();
@@ -276,7 +273,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     hold_sums(state);
   }
   // A warp has 16 dimensions of each part, and all keys.
-  __device__ __forceinline__ void add_lines(uint32_t keys, State& state) const {
+  HUNCH_DEVICE void add_lines(uint32_t keys, State& state) const {
     const uint32_t values =
         keys + uint32_t((lane_ / 16 * 8 + lane_ % 8) * Shared::kPitch + D * 2 + warp_ * 32 + lane_ / 8 % 2 * 16);
     const int place = lane_ % 8, piece = lane_ / 8;  // of the weights
@@ -297,7 +294,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
         }
     }
   }
-  __device__ __forceinline__ void weigh(
+  HUNCH_DEVICE void weigh(
       const float (&s)[N / 2], const float (&top)[kColumns], float (&p)[N / 2], uint32_t (&rounded)[kBlocks * 2]) const {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) p[i] = exp2_fast(fmaf(s[i], scale_, -top[i / 4 * 2 + i % 2]));
@@ -305,7 +302,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     for (int i = 0; i < kBlocks * 2; ++i) rounded[i] = pack(p[i * 2], p[i * 2 + 1]);
   }
   // References follow where weights are past the slack. The warps, each with 16 of the keys, exchange their greatest.
-  __device__ __forceinline__ void raise(uint32_t scratch, const float (&s)[N / 2], State& state) const {
+  HUNCH_DEVICE void raise(uint32_t scratch, const float (&s)[N / 2], State& state) const {
     float most[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) most[c] = fmaxf(s[c / 2 * 4 + c % 2], s[c / 2 * 4 + 2 + c % 2]);
@@ -326,7 +323,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   // A value of each of a thread's columns, added up (or the greatest) over the 8 lanes of every warp that have the column, then
   // over the warps, in order.
   template <bool kAdd>
-  __device__ __forceinline__ void gather(uint32_t scratch, float (&x)[kColumns]) const {
+  HUNCH_DEVICE void gather(uint32_t scratch, float (&x)[kColumns]) const {
     const auto join = [](float a, float b) { return kAdd ? a + b : fmaxf(a, b); };
 #pragma unroll
     for (int c = 0; c < kColumns; ++c)
@@ -347,7 +344,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       x[j * 2 + 1] = join(join(join(y[0].y, y[1].y), y[2].y), y[3].y);
     }
   }
-  __device__ __forceinline__ void end_split(uint32_t scratch, State& state) const {
+  HUNCH_DEVICE void end_split(uint32_t scratch, State& state) const {
     gather<true>(scratch, state.total);  // all have their scores of the tile
     show_to_tensor_cores();              // before the copy engine writes there
 #pragma unroll
@@ -355,7 +352,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
       if (state.top[c] == kNothingRead) state.top[c] = -INFINITY;
   }
 
-  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, const State& state) const {
+  HUNCH_DEVICE void store_partial(const AttentionItemDevice& item, int64_t offset, const State& state) const {
     const int rows = rows_in_tile_;
     float* to = args_.partials + offset;
     const uint64_t policy = policy_keep();  // the kernel that combines them reads them soon
@@ -370,14 +367,14 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
   }
 
-  __device__ __forceinline__ void spoil(const AttentionRunDevice& run, const TileInFlight& tile, float (&total)[kColumns]) const {
+  HUNCH_DEVICE void spoil(const AttentionRunDevice& run, const TileInFlight& tile, float (&total)[kColumns]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (is_bad(e))
 #pragma unroll
         for (int c = 0; c < kColumns; ++c)
           if (reads(run, last()[column(c)], leaf()[column(c)], tile.entry + e, tile.leaf)) total[c] = __int_as_float(0x7fffffff);
   }
-  __device__ __forceinline__ void mask(const AttentionRunDevice& run, const TileInFlight& tile, float (&s)[N / 2]) const {
+  HUNCH_DEVICE void mask(const AttentionRunDevice& run, const TileInFlight& tile, float (&s)[N / 2]) const {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
       const int in_tile = column(i / 4 * 2 + i % 2);
@@ -386,7 +383,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   }
 
   // Pooled scores of the tile's entries out of what a row and an entry have: the metric of the logits, or of their weights.
-  __device__ __forceinline__ void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[N / 2]) const {
+  HUNCH_DEVICE void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[N / 2]) const {
     float x[N / 2];
     if (weight_) {
 #pragma unroll
@@ -397,7 +394,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     }
     score(run, entry, x);
   }
-  __device__ __forceinline__ void score_weights(
+  HUNCH_DEVICE void score_weights(
       const AttentionRunDevice& run, int entry, const float (&p)[N / 2], const float (&top)[kColumns]) const {
     float x[N / 2];
 #pragma unroll
@@ -411,7 +408,7 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   }
   // Columns of a row's heads are added, in pairs, then over lanes, then over blocks of columns; then rows are combined. Of a
   // thread's two keys one goes to the odd lane beside it, the other to the even one.
-  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
+  HUNCH_DEVICE void score(const AttentionRunDevice& run, int entry, const float (&x)[N / 2]) const {
     float v[kBlocks][2];  // [block][key]: the pair of columns
     const bool rows = sink_ == ScoreSink::Rows;
     if (shift_ == 0) {
@@ -484,12 +481,10 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
     if (!(lane_ & 2) && at < scored_end_) scores_[at] = pooled;
   }
   // The score of a row whose heads have been added; of a row that does not count, what changes nothing.
-  __device__ __forceinline__ float ended(float x, int c) const {
-    return row_used_ >> c & 1 ? x * mean_ : sum_ ? 0.0f : -INFINITY;
-  }
+  HUNCH_DEVICE float ended(float x, int c) const { return row_used_ >> c & 1 ? x * mean_ : sum_ ? 0.0f : -INFINITY; }
 
   // One score per row, entry and KV head: the sum over the group, rows apart.
-  __device__ __forceinline__ void put_row(const AttentionRunDevice& run, int c, int entry, float x) const {
+  HUNCH_DEVICE void put_row(const AttentionRunDevice& run, int c, int entry, float x) const {
     const int to = plane()[column(c)];
     if (to >= 0 && entry < scored_end_) run.scores[to * run.scores_stride + entry] = x;
   }

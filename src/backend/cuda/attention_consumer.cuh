@@ -25,13 +25,13 @@ class AttentionConsumer {
   using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>, kColumns>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
-  __device__ __forceinline__ AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
+  HUNCH_DEVICE AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
       : args_(args), shared_(shared), memory_(memory) {
     consumer_ = uniform(int(threadIdx.x) / 128 - 1), t_ = int(threadIdx.x) % 128, lane_ = t_ % 32, warp_ = uniform(t_ / 32);
     keys_only_ = uniform(args.keys_only) != 0, shift_ = uniform(args.group_shift), scale_ = args.scale_log2;
   }
 
-  __device__ __forceinline__ void run() {
+  HUNCH_DEVICE void run() {
     ring_ = kPaired ? 0 : consumer_;
     int last_run = -1, last_head = -1, last_group = -1;
     ItemQueue queue = ItemQueue::of<Shared, kPaired>(args_, shared_, memory_, consumer_, false);
@@ -61,21 +61,21 @@ class AttentionConsumer {
 
  protected:
   // Before anything is read that the kernels in front make, or written.
-  __device__ __forceinline__ void take_turn() {
+  HUNCH_DEVICE void take_turn() {
     if (has_turn_) return;
     wait_for_previous();
     let_next_start();
     has_turn_ = true;
   }
-  __device__ __forceinline__ Self& self() { return static_cast<Self&>(*this); }
-  __device__ __forceinline__ void sync() const { named_barrier(1 + consumer_, 128); }
-  __device__ __forceinline__ int head_of(int in_tile) const { return (tile_ * kTileRows + in_tile) & ((1 << shift_) - 1); }
-  __device__ __forceinline__ int row_of(const AttentionRunDevice& run, int in_tile) const {  // the run's
+  HUNCH_DEVICE Self& self() { return static_cast<Self&>(*this); }
+  HUNCH_DEVICE void sync() const { named_barrier(1 + consumer_, 128); }
+  HUNCH_DEVICE int head_of(int in_tile) const { return (tile_ * kTileRows + in_tile) & ((1 << shift_) - 1); }
+  HUNCH_DEVICE int row_of(const AttentionRunDevice& run, int in_tile) const {  // the run's
     const int listed = (tile_ * kTileRows + in_tile) >> shift_;
     return run.rows ? run.rows[listed] : listed;
   }
   using Pair = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, __nv_bfloat162, __half2>;
-  __device__ __forceinline__ static uint32_t pack(float a, float b) {
+  HUNCH_DEVICE static uint32_t pack(float a, float b) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
       const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
       return *reinterpret_cast<const uint32_t*>(&both);
@@ -86,12 +86,12 @@ class AttentionConsumer {
   }
 
   // Whether a row whose greatest weight, so far as references go, is this one needs another reference.
-  __device__ __forceinline__ static bool leaves_slack(float weight) {
+  HUNCH_DEVICE static bool leaves_slack(float weight) {
     const uint32_t rounded = pack(weight, weight);
     return __low2float(*reinterpret_cast<const Pair*>(&rounded)) > kSlack;
   }
   template <int kCount>
-  __device__ __forceinline__ static bool any_leaves_slack(const uint32_t (&rounded)[kCount]) {  // of pairs of weights
+  HUNCH_DEVICE static bool any_leaves_slack(const uint32_t (&rounded)[kCount]) {  // of pairs of weights
     Pair most = *reinterpret_cast<const Pair*>(&rounded[0]);
 #pragma unroll
     for (int i = 1; i < kCount; ++i) most = __hmax2(most, *reinterpret_cast<const Pair*>(&rounded[i]));
@@ -101,7 +101,7 @@ class AttentionConsumer {
   // Queries of the tile, rounded, in the swizzle, of kPlaces rows of the operand; zeros where there is no row. All earlier
   // products are done, and nobody looks at what `meanwhile` writes before this ends.
   template <int kPlaces, class RowOfPlace, class Meanwhile>
-  __device__ __forceinline__ void load_queries(
+  HUNCH_DEVICE void load_queries(
       const AttentionRunDevice& run, const AttentionItemDevice& item, RowOfPlace row_of_place, Meanwhile meanwhile) {
     constexpr int kChunks = D / 8, kEach = (kPlaces * kChunks + 127) / 128;  // 16 bytes of the tile each
     float4 x[kEach][2];
@@ -129,12 +129,10 @@ class AttentionConsumer {
     show_to_tensor_cores();
     sync();
   }
-  __device__ __forceinline__ uint32_t queries() const {
-    return shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes);
-  }
+  HUNCH_DEVICE uint32_t queries() const { return shared_ + Shared::kQueries + uint32_t(consumer_ * Shared::kQueryBytes); }
 
   // The tile's stage; the ring goes on.
-  __device__ __forceinline__ TileInFlight next_stage(const Tiles& tiles) {
+  HUNCH_DEVICE TileInFlight next_stage(const Tiles& tiles) {
     TileInFlight tile;
     tile.split = tiles.split, tile.entry = tiles.block * kPageLen, tile.leaf = tiles.leaf;
     tile.full = shared_ + Shared::kBarriers + uint32_t((ring_ * 2 * kStages + stage_) * 8);
@@ -145,30 +143,30 @@ class AttentionConsumer {
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
     return tile;
   }
-  __device__ __forceinline__ void await(const TileInFlight& tile) const {
+  HUNCH_DEVICE void await(const TileInFlight& tile) const {
     barrier_poll(tile.full, tile.phase);
     if (!kLines && (gathered_ || tile.leaf >= 0)) show_to_tensor_cores();
   }
-  __device__ __forceinline__ void leave(const TileInFlight& tile) const {  // the stage to the producers
+  HUNCH_DEVICE void leave(const TileInFlight& tile) const {  // the stage to the producers
     __syncwarp();
     if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
   }
-  __device__ __forceinline__ bool is_scored(const TileInFlight& tile) const {
+  HUNCH_DEVICE bool is_scored(const TileInFlight& tile) const {
     return __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));
   }
   // Few tiles are not: scores want the logits as they are, the softmax without what is not read.
-  __device__ __forceinline__ bool is_clean(const TileInFlight& tile) const {
+  HUNCH_DEVICE bool is_clean(const TileInFlight& tile) const {
     return __all_sync(~0u, tile.leaf < 0 && tile.entry >= clean_begin_ && tile.entry + kPageLen <= clean_end_);
   }
   // From this one on, in order: tiles that every row reads, of one split, with scores by weights if any.
-  __device__ __forceinline__ int plain_tiles(const Tiles& tiles, const TileInFlight& tile) const {
+  HUNCH_DEVICE int plain_tiles(const Tiles& tiles, const TileInFlight& tile) const {
     if (Self::kScores && sink_ != ScoreSink::None && !weight_) return 0;
     return uniform(tile.entry >= clean_begin_ ? tiles.in_order(clean_end_) : 0);
   }
 
   // V of entries that some row does not read may hold anything, and nothing times NaN is NaN: rows of V that are not finite are
   // zeroed, and remembered for the rows that do read them.
-  __device__ __forceinline__ bool clean_values(uint32_t keys) {
+  HUNCH_DEVICE bool clean_values(uint32_t keys) {
     // Two threads an entry, half a row of V each.
     char* at = memory_ + (keys - shared_) + (kLines ? t_ / 2 * Shared::kPitch + D * 2 : Shared::kStageBytes / 2 + t_ / 2 * 128);
     const auto piece = [&](int i) {
@@ -199,17 +197,16 @@ class AttentionConsumer {
   }
 
   // Whether a row with this newest entry and this path reads an entry of a tile.
-  __device__ __forceinline__ static bool reads(
-      const AttentionRunDevice& run, int newest, int leaf_of_row, int entry, int leaf_of_tile) {
+  HUNCH_DEVICE static bool reads(const AttentionRunDevice& run, int newest, int leaf_of_row, int entry, int leaf_of_tile) {
     const int oldest = max(run.first, run.window ? newest + 1 - run.window : 0);
     return entry >= oldest && entry <= newest && (leaf_of_tile < 0 || leaf_of_tile == leaf_of_row);
   }
   // Whether the item's partial of a row is its own to store: others have the rows on other paths.
-  __device__ __forceinline__ static bool stores(const AttentionItemDevice& item, int leaf_of_row) {
+  HUNCH_DEVICE static bool stores(const AttentionItemDevice& item, int leaf_of_row) {
     return item.part == 0 || (leaf_of_row >= item.leaf_begin && leaf_of_row < item.leaf_end);
   }
-  __device__ __forceinline__ bool is_bad(int e) const { return found_[e / 16] >> (e % 16 * 2) & 1; }
-  __device__ __forceinline__ float combined(float a, float b) const {
+  HUNCH_DEVICE bool is_bad(int e) const { return found_[e / 16] >> (e % 16 * 2) & 1; }
+  HUNCH_DEVICE float combined(float a, float b) const {
     const float added = a + b, greatest = fmaxf(a, b);
     return sum_ ? added : greatest;
   }

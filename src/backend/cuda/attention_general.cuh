@@ -10,16 +10,16 @@ namespace hunch {
 
 constexpr int kGeneralWarps = 8;
 
-__device__ __forceinline__ float dot(DType dtype, const float* q, const KvRow& k, int head_dim) {
+HUNCH_DEVICE float dot(DType dtype, const float* q, const KvRow& k, int head_dim) {
   float sum = 0;
   for (int d = 0; d < head_dim; ++d) sum = fmaf(q[d], kv_element(dtype, k, d), sum);
   return sum;
 }
-__device__ __forceinline__ float warp_max(float x) {
+HUNCH_DEVICE float warp_max(float x) {
   for (int step = 16; step; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
   return x;
 }
-__device__ __forceinline__ float warp_sum(float x) {
+HUNCH_DEVICE float warp_sum(float x) {
   for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
   return x;
 }
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kGeneralWarps * 32) general_attention_kernel(c
 
 // Adds over pairs of lanes; those with bit `kStep` go on with the upper half.
 template <int kHalf, int kStep>
-__device__ __forceinline__ void halve_sums(float* sums) {
+HUNCH_DEVICE void halve_sums(float* sums) {
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
     const bool upper = threadIdx.x & kStep;

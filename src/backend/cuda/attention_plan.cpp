@@ -2,7 +2,9 @@
 #include "backend/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <iterator>
 
 #include "base/check.h"
 
@@ -12,6 +14,8 @@ namespace {
 using Group = PlannedGroup;
 // In blocks: what beginning and ending a split takes, and a path's tile, whose rows lie apart and which some rows do not read.
 constexpr int kSplitCost = 2, kPathCost = 3;
+// A byte of partials costs so many of keys and values; from this share of the workers on they take all that memory gives.
+constexpr double kStoreCost = 5, kEnough = 0.7;
 
 void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, std::vector<int32_t>& leaf_of_row, Group& group) {
   group.item.leaf_begin = int32_t(plan.leaves.size());
@@ -151,6 +155,52 @@ void deal_out(AttentionPlan& plan, int workers) {
   plan.path_items.clear();
 }
 
+using Lengths = std::array<int64_t, kSuperSplits + 1>;  // super-splits or items, by their splits
+
+// What workers take for items dealt out the longest first, in times of a split while all of them work.
+double time_of(const Lengths& items, int workers, std::vector<int64_t>& with_load) {
+  with_load.assign(1, workers);
+  size_t least = 0;
+  for (size_t length = kSuperSplits; length > 0; --length)
+    for (int64_t left = items[length], some; left > 0; left -= some) {
+      while (with_load[least] == 0) ++least;
+      with_load.resize(std::max(with_load.size(), least + length + 1));
+      some = std::min(left, with_load[least]);
+      with_load[least] -= some, with_load[least + length] += some;
+    }
+  double time = 0;
+  int64_t working = workers;
+  for (const int64_t done : with_load)
+    if ((working -= done) > 0) time += std::max(kEnough, double(working) / workers);
+  return time;
+}
+
+// A super-split that is one item leaves one partial. Of those with `length` splits, the most that any has, all but `whole` are
+// cut into items of `step`, the first of which leaves one partial, the others one a split: where workers end sooner by it.
+struct Cut {
+  int length = kSuperSplits, step = kSuperSplits;
+  int64_t whole = 0;
+};
+Cut best_cut(AttentionPlan& plan, const Lengths& supers, int workers, int split_blocks, int packed) {
+  const double item_cost = 1.0 / split_blocks,
+               partial_cost = kStoreCost * packed / (split_blocks * kPageLen);  // of a split's time
+  Cut best;
+  while (best.length > 1 && supers[size_t(best.length)] == 0) --best.length;
+  const int length = best.length;
+  const int64_t count = supers[size_t(length)], last_turn = count % workers;
+  double least = 0;
+  for (const int64_t cut : {int64_t(0), std::min<int64_t>(count, workers / 8), last_turn, std::min(count, last_turn + workers)})
+    for (int step = kSuperSplits / 2; step > 0; step /= 2) {
+      if (step >= length) continue;
+      Lengths items = supers;
+      items[size_t(length)] -= cut, items[size_t(step)] += cut * (length / step), items[size_t(length % step)] += cut;
+      const double added = (length - 1) / step * item_cost + (length - step) * partial_cost;
+      const double time = time_of(items, workers, plan.with_load) + double(cut) * added / workers;
+      if (least == 0 || time < least) least = time, best.step = step, best.whole = count - cut;
+    }
+  return best;
+}
+
 }  // namespace
 
 bool is_chain(const TreeRows& tree, int64_t num_rows) {
@@ -189,62 +239,75 @@ void plan_attention(
     for (int t = 0; t < group.tiles; ++t) units[t]->rows = group.item.rows[t];
     cutter.add(group, kv_head, begin, end, units);
   };
-  int64_t left = 0;  // splits
-  for (const Group& group : groups)
-    left += int64_t(runs[size_t(group.item.run)].kv_heads) * (group.end_split - group.first_split);
-  // A worker's own: about three quarters of its share, in a row, so that it seldom changes sequence or head (which costs a look
-  // at other queries); cut where few partials come of it. All of its share where that is an item or so; with trees it is dealt
-  // out item by item.
+  int64_t total = 0;  // splits
+  Lengths lengths = {};
+  int most_packed = 0;
+  for (const Group& group : groups) {
+    const int kv_heads = runs[size_t(group.item.run)].kv_heads;
+    for (int begin = group.first_split, end; begin < group.end_split; begin = end) {
+      end = std::min(group.end_split, (begin / kSuperSplits + 1) * kSuperSplits);
+      lengths[size_t(end - begin)] += kv_heads, total += int64_t(kv_heads) * (end - begin);
+    }
+    most_packed = std::max(most_packed, group.item.rows[0] + group.item.rows[1]);
+  }
   // Where splits are fewer than blocks each has a block for itself: two consumers of one take longer than one.
-  const int busy = paired || 2 * left > workers ? workers : std::max(1, workers / 2);
-  const double share = double(left) / busy;
-  const bool dealt = trees > 0 && share < 2 && !plan.reread;
-  const int64_t total = left, own = plan.reread || dealt ? 0 : share < 2 ? total : total * 3 / 4;
-  const int quantum = share >= 8 ? 4 : share >= 4 ? 2 : 1;  // a power of two
+  const int busy = paired || 2 * total > workers ? workers : std::max(1, workers / 2);
+  // Few splits: each worker has its share, in a row, so that it seldom changes sequence or head (which costs a look at other
+  // queries), or with trees split by split. Else items go by their length, the longest first.
+  const bool few = total < 2 * busy && !plan.reread, dealt = few && trees > 0, in_a_row = few && !dealt;
+  const bool by_length = !few && !plan.reread;
+  const Cut cut = by_length ? best_cut(plan, lengths, busy, runs[0].split_blocks, most_packed) : Cut();
   // Where groups read again what others have read, partials are large: the longest items that end nearly as soon as shorter ones.
   int alike = kSuperSplits;
   const auto rounds = [&](int step) { return (total + int64_t(step) * busy - 1) / (int64_t(step) * busy) * step; };
   for (int step = alike / 2; step > 0; step /= 2)
     if (10 * rounds(step) < 8 * rounds(alike)) alike = step;
-  const bool shorten = !plan.reread || share >= 64;
+  int64_t whole = cut.whole, done = 0;
   plan.worker_items.assign(1, 0);
-  int64_t done = 0;
-  const auto own_full = [&] { return done * busy >= own * int64_t(plan.worker_items.size()); };
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < runs[r].kv_heads; ++kv_head) {
       // Groups of a run read the same keys and so run side by side, that the L2 has what the first of them fetched.
       int first = kFarFuture, end = 0;
       for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
         first = std::min(first, groups[size_t(g)].first_split), end = std::max(end, groups[size_t(g)].end_split);
+      int piece = 1;
       for (int split = first; split < end;) {
         const int super_end = std::min(end, (split / kSuperSplits + 1) * kSuperSplits);
         int step = 1;
-        if (done < own) {
-          while (split + step < super_end &&
-              !(((split + step) & (quantum - 1)) == 0 && (done + step) * busy >= own * int64_t(plan.worker_items.size())))
-            ++step;
-        } else if (!dealt) {
-          step = shorten ? kSuperSplits : alike;
-          while (shorten && step > 1 && int64_t(step) * busy > left) step /= 2;
-          step = std::min(step - split % step, super_end - split);
+        if (in_a_row) {
+          while (split + step < super_end && (done + step) * busy < total * int64_t(plan.worker_items.size())) ++step;
+        } else if (plan.reread) {
+          const bool many = total >= 64 * busy;
+          piece = many ? kSuperSplits : alike;
+          while (many && piece > 1 && int64_t(piece) * busy > total - done) piece /= 2;
+        } else if (by_length && (split == first || split % kSuperSplits == 0)) {
+          piece = super_end - split == cut.length && whole-- <= 0 ? cut.step : kSuperSplits;
         }
-        const bool mine = done < own;
+        if (!few) step = std::min(piece - split % piece, super_end - split);
         for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
           const Group& group = groups[size_t(g)];
           const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
           if (from >= to) continue;
           add(group, kv_head, from, to);
-          left -= to - from, done += to - from;
+          done += to - from;
         }
         split += step;
-        while (mine && int(plan.worker_items.size()) <= busy && own_full())
+        while (in_a_row && int(plan.worker_items.size()) <= busy && done * busy >= total * int64_t(plan.worker_items.size()))
           plan.worker_items.push_back(int32_t(plan.items.size()));
-        if (mine && done >= own)
-          while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(int32_t(plan.items.size()));
       }
     }
   if (dealt) deal_out(plan, workers);
-  while (int(plan.worker_items.size()) <= workers) plan.worker_items.push_back(plan.reread ? 0 : int32_t(plan.items.size()));
+  if (by_length) {  // one for each, neighbours for the consumers of a block, the others for all
+    plan.sorted.clear();
+    for (int length = kSuperSplits; length > 0; --length)
+      std::copy_if(plan.items.begin(), plan.items.end(), std::back_inserter(plan.sorted),
+          [&](const AttentionItemDevice& item) { return item.num_splits == length; });
+    plan.items.assign(plan.sorted.begin(), plan.sorted.end());
+    const int own = std::min(busy, int(plan.items.size())), half = paired ? 0 : own / 2;
+    for (int i = 0; i < 2 * half; ++i) plan.items[size_t(i)] = plan.sorted[size_t(i % half * 2 + i / half)];
+    for (int worker = 1; worker <= own; ++worker) plan.worker_items.push_back(worker);
+  }
+  plan.worker_items.resize(size_t(workers) + 1, few ? int32_t(plan.items.size()) : plan.worker_items.back());
   // First of what is left for all: they take longest.
   plan.items.insert(plan.items.begin() + plan.worker_items.back(), plan.path_items.begin(), plan.path_items.end());
   HUNCH_CHECK(plan.partial_floats < int64_t(UINT32_MAX));

@@ -93,7 +93,8 @@ struct AttentionPlan {
   std::vector<PlannedGroup> groups;
   std::vector<std::pair<int, int>> run_groups;  // first and end, by run
   std::vector<PlannedSlots> slots;
-  std::vector<AttentionItemDevice> path_items;
+  std::vector<AttentionItemDevice> path_items, sorted;
+  std::vector<int64_t> with_load;          // workers
   std::vector<std::pair<int, int>> order;  // of items that are dealt out: cost, then worker; item
   std::vector<std::pair<int, int>> loads;  // cost, worker
   std::vector<int32_t> leaf;

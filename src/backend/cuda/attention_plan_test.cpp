@@ -122,6 +122,18 @@ TEST(AttentionPlan, CutsWhatIsReadAgainIntoLongItems) {
   for (const AttentionItemDevice& item : plan.items) ASSERT_EQ(item.num_splits, 4);
 }
 
+// A partial a super-split, but for a last turn that too few workers would have; the longest first.
+TEST(AttentionPlan, CutsSuperSplitsOnlyWhereMostWorkersWouldWait) {
+  for (const auto& [len, whole, halves] : {std::tuple{131072, 512u, 0u}, {90112, 264u, 176u}}) {
+    AttentionPlan plan;
+    plan_attention(plan, std::vector<PlannedRun>(4, chain(8, len, 8, 0)), 4, 128, false, 264);
+    ASSERT_EQ(plan.items.size(), whole + halves);
+    for (size_t i = 0; i < plan.items.size(); ++i) ASSERT_EQ(plan.items[i].num_splits, i < whole ? kSuperSplits : 4);
+    EXPECT_EQ(plan.slot_list.size(), whole + halves / 2 * 5);  // halves that begin no super-split leave four
+    for (int worker = 0; worker <= 264; ++worker) ASSERT_EQ(plan.worker_items[size_t(worker)], worker);
+  }
+}
+
 TEST(AttentionPlan, HasEverySplitOfEveryTileOnceInOrder) {
   std::mt19937 random(1);
   for (int i = 0; i < 60; ++i) {

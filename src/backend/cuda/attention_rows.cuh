@@ -38,10 +38,10 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 
  private:
   // A thread's rows: two, which are neighbours, heads of one row mostly, so that scores are added before lanes exchange them.
-  __device__ __forceinline__ static int row_of_place(int place) { return place / 16 * 16 + place % 8 * 2 + place % 16 / 8; }
-  __device__ __forceinline__ int my_row(int half) const { return warp_ * 16 + lane_ / 4 * 2 + half; }
+  HUNCH_DEVICE static int row_of_place(int place) { return place / 16 * 16 + place % 8 * 2 + place % 16 / 8; }
+  HUNCH_DEVICE int my_row(int half) const { return warp_ * 16 + lane_ / 4 * 2 + half; }
 
-  __device__ __forceinline__ void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void begin_rows(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     const float* lse[2] = {nullptr, nullptr};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -73,7 +73,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     float o[D / 2], top[2], total[2];
   };
 
-  __device__ __forceinline__ void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void attend(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     float s[32], added[2][kClasses];
     State state;
     Folded folded;
@@ -152,7 +152,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     }
   }
   // Scores without attention.
-  __device__ __forceinline__ void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
+  HUNCH_DEVICE void look_at_keys(const AttentionRunDevice& run, const AttentionItemDevice& item) {
     Tiles tiles(item, run.leaves);
     int split = item.first_split;
     while (__any_sync(~0u, tiles.next())) {
@@ -167,7 +167,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
 
   // S = Q K^T of a tile.
-  __device__ __forceinline__ void start_scores(const TileInFlight& tile, float (&s)[32]) const {
+  HUNCH_DEVICE void start_scores(const TileInFlight& tile, float (&s)[32]) const {
     const uint32_t query_operand = wgmma_operand(queries(), 16), key_operand = wgmma_operand(tile.keys, 16);
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {  // addresses count in units of 16 bytes
@@ -175,7 +175,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       wgmma_tile<T, 64, false>(s, query_operand + at, key_operand + at, k > 0);
     }
   }
-  __device__ __forceinline__ void make_scores(const TileInFlight& tile, float (&s)[32]) const {
+  HUNCH_DEVICE void make_scores(const TileInFlight& tile, float (&s)[32]) const {
     await(tile);
     wgmma_begin();
     start_scores(tile, s);
@@ -184,7 +184,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     hold(s);
   }
   // rounded: k step j / 2: [half] of its low 8 keys, then of its high 8.
-  __device__ __forceinline__ void make_weights(
+  HUNCH_DEVICE void make_weights(
       const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], State& state, float (&added)[2][kClasses]) const {
     weigh(s, p, rounded, state);
     if (__any_sync(~0u, any_leaves_slack(rounded))) {
@@ -199,14 +199,14 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         added[half][i] += p[at] + p[at + 4];
       }
   }
-  __device__ __forceinline__ void weigh(const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], const State& state) const {
+  HUNCH_DEVICE void weigh(const float (&s)[32], float (&p)[32], uint32_t (&rounded)[16], const State& state) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) p[i] = exp2_fast(fmaf(s[i], scale_, -state.top[i / 2 % 2]));
 #pragma unroll
     for (int i = 0; i < 16; ++i) rounded[i] = pack(p[i * 2], p[i * 2 + 1]);
   }
   // O += P V of a tile.
-  __device__ __forceinline__ void start_values(const TileInFlight& tile, const uint32_t (&rounded)[16], State& state) const {
+  HUNCH_DEVICE void start_values(const TileInFlight& tile, const uint32_t (&rounded)[16], State& state) const {
     const uint32_t value_operand = wgmma_operand(tile.keys + Shared::kStageBytes / 2, 8192);
 #pragma unroll
     for (int k = 0; k < kPageLen / 16; ++k)
@@ -215,7 +215,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
 
   // References follow where weights are past the slack.
-  __device__ __forceinline__ void raise(const float (&s)[32], State& state, float (&added)[2][kClasses]) const {
+  HUNCH_DEVICE void raise(const float (&s)[32], State& state, float (&added)[2][kClasses]) const {
     float most[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -233,7 +233,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       for (int i = 0; i < D / 4; ++i) state.o[i / 2 * 4 + half * 2 + i % 2] *= alpha;
     }
   }
-  __device__ __forceinline__ void end_split(State& state, float (&added)[2][kClasses]) const {
+  HUNCH_DEVICE void end_split(State& state, float (&added)[2][kClasses]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float of[kClasses / 2];
@@ -252,10 +252,10 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   struct Folded {
     float top[2], total[2];
   };
-  __device__ __forceinline__ float* kept_sums() const {
+  HUNCH_DEVICE float* kept_sums() const {
     return reinterpret_cast<float*>(memory_ + Shared::kFold + consumer_ * Shared::kFoldBytes) + t_;
   }
-  __device__ __forceinline__ void fold_onto(const Folded& folded, State& state) const {
+  HUNCH_DEVICE void fold_onto(const Folded& folded, State& state) const {
     MergeWeights w[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -265,7 +265,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) state.o[i] = merge(w[i / 2 % 2], kept_sums()[i * 128], state.o[i]);
   }
-  __device__ __forceinline__ void keep(Folded& folded, const State& state) const {
+  HUNCH_DEVICE void keep(Folded& folded, const State& state) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) folded.top[half] = state.top[half], folded.total[half] = state.total[half];
 #pragma unroll
@@ -273,7 +273,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
   // Stores the state of a split, or of all so far, or, `onto` what the thread has stored there before, both as one. Unpaired,
   // rows wait for memory anyway, and a third stage of the ring is worth more than sums on the chip.
-  __device__ __forceinline__ void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto, State& state) const {
+  HUNCH_DEVICE void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto, State& state) const {
     const int rows = rows_in_tile_;
     float* const to = args_.partials + offset;
     float2* const row = reinterpret_cast<float2*>(to + my_row(0) * D + lane_ % 4 * 2);  // the other is the next
@@ -311,15 +311,14 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     }
   }
 
-  __device__ __forceinline__ void spoil(
-      const AttentionRunDevice& run, const TileInFlight& tile, float (&added)[2][kClasses]) const {
+  HUNCH_DEVICE void spoil(const AttentionRunDevice& run, const TileInFlight& tile, float (&added)[2][kClasses]) const {
     for (int e = 0; e < kPageLen; ++e)
       if (is_bad(e))
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           if (reads(run, last_[half], leaf_[half], tile.entry + e, tile.leaf)) added[half][0] = __int_as_float(0x7fffffff);
   }
-  __device__ __forceinline__ void mask(const AttentionRunDevice& run, const TileInFlight& tile, float (&s)[32]) const {
+  HUNCH_DEVICE void mask(const AttentionRunDevice& run, const TileInFlight& tile, float (&s)[32]) const {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int half = i / 2 % 2;
@@ -328,7 +327,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
 
   // Pooled scores of the tile's entries out of what a row and an entry have: the metric of the logits, or of their weights.
-  __device__ __forceinline__ void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[32]) {
+  HUNCH_DEVICE void score_logits(const AttentionRunDevice& run, int entry, const float (&s)[32]) {
     float v[2][16];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -340,8 +339,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       }
     score(run, entry, v);
   }
-  __device__ __forceinline__ void score_weights(
-      const AttentionRunDevice& run, int entry, const float (&p)[32], const float (&top)[2]) {
+  HUNCH_DEVICE void score_weights(const AttentionRunDevice& run, int entry, const float (&p)[32], const float (&top)[2]) {
     float v[2][16];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -353,7 +351,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
   // A lane has two rows of 16 columns; lanes exchange halves of what they have, so that after three exchanges each has 2 columns
   // of all eight rows of its place: heads of a row are added, then rows are combined, at last those of other warps.
-  __device__ __forceinline__ void score(const AttentionRunDevice& run, int entry, float (&v)[2][16]) {
+  HUNCH_DEVICE void score(const AttentionRunDevice& run, int entry, float (&v)[2][16]) {
     if (sink_ == ScoreSink::Rows) return score_rows(run, entry, v);
     if (in_blocks()) return shift_ == 2 ? score_blocks<2>(entry, v) : score_blocks<3>(entry, v);
     pool(v);
@@ -381,7 +379,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   // joins what it has of a block, and lanes that have the same leave theirs at its place together, which takes less than
   // exchanging more. Warps meet when a split ends. Weights are never negative: their bits compare as they do.
   template <int kShift>
-  __device__ __forceinline__ void score_blocks(int entry, float (&v)[2][16]) {
+  HUNCH_DEVICE void score_blocks(int entry, float (&v)[2][16]) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];
     exchange<16, 4>(v[0], true);
@@ -394,15 +392,15 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 #pragma unroll
     for (int i = 0; i < 2; ++i) atomicMax(reinterpret_cast<int*>(best()) + block + i, __float_as_int(v[0][i]));
   }
-  __device__ __forceinline__ bool in_blocks() const {
+  HUNCH_DEVICE bool in_blocks() const {
     return !kPaired && sink_ == ScoreSink::Blocks && weight_ && !sum_ && (shift_ == 2 || shift_ == 3);
   }
   static_assert(kSplitEntries / kScoreBlock == 128);  // a thread each
-  __device__ __forceinline__ float* best() const {    // [block of a split], zeros between splits
+  HUNCH_DEVICE float* best() const {                  // [block of a split], zeros between splits
     return reinterpret_cast<float*>(memory_ + Shared::kRows) + consumer_ * 4 * kPageLen;
   }
   // Of a split whose tiles are done.
-  __device__ __forceinline__ void store_best(int split) {
+  HUNCH_DEVICE void store_best(int split) {
     sync();
     const int block = split * 128 + t_;
     if (block * kScoreBlock < scored_end_) scores_[block] = best()[t_];
@@ -411,7 +409,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
 
   // Heads of a row stand in neighbouring rows of the tile: first a lane joins its own two, then lanes theirs; warps come later.
-  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
+  HUNCH_DEVICE void pool(float (&v)[2][16]) const {
     if (sum_) pool<-1, true>(v);
     else if (shift_ == 2) pool<2, false>(v);
     else if (shift_ == 3) pool<3, false>(v);
@@ -419,7 +417,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
   // kShift: shift_; -1: any.
   template <int kShift, bool kSum>
-  __device__ __forceinline__ void pool(float (&v)[2][16]) const {
+  HUNCH_DEVICE void pool(float (&v)[2][16]) const {
     const int shift = kShift < 0 ? shift_ : kShift;
     if (shift == 0) {
 #pragma unroll
@@ -436,13 +434,13 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     if (shift == 4) end_heads<2>(v[0], row_used_[0]);
   }
   template <int N>
-  __device__ __forceinline__ void end_heads(float (&v)[16], bool used) const {
+  HUNCH_DEVICE void end_heads(float (&v)[16], bool used) const {
     const float neutral = sum_ ? 0.0f : -INFINITY;
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = used ? v[i] * mean_ : neutral;
   }
   template <int N, int kStep>
-  __device__ __forceinline__ void exchange(float (&v)[16], bool add) const {
+  HUNCH_DEVICE void exchange(float (&v)[16], bool add) const {
     const bool high = lane_ & kStep;
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) {
@@ -453,7 +451,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
   }
 
   // One score per row, entry and KV head: sums over the group, rows apart.
-  __device__ __forceinline__ void score_rows(const AttentionRunDevice& run, int entry, float (&v)[2][16]) const {
+  HUNCH_DEVICE void score_rows(const AttentionRunDevice& run, int entry, float (&v)[2][16]) const {
     if (shift_ > 0) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[0][i] += v[1][i];

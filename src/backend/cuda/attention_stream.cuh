@@ -47,25 +47,25 @@ struct AttentionShared {
 struct MergeWeights {
   float a, b, top;
 };
-__device__ __forceinline__ MergeWeights merge_weights(float top_a, float top_b) {
+HUNCH_DEVICE MergeWeights merge_weights(float top_a, float top_b) {
   const float top = fmaxf(top_a, top_b), base = top == -INFINITY ? 0.0f : top;
   return {exp2_fast(top_a - base), exp2_fast(top_b - base), top};
 }
-__device__ __forceinline__ float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
+HUNCH_DEVICE float merge(const MergeWeights& w, float a, float b) { return fmaf(a, w.a, b * w.b); }
 
 // A value that all lanes have, so that the compiler knows: branches on it are the warp's, and shuffles behind them are plain.
-__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+HUNCH_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
 // The tiles of keys of splits of an item, in the order of folding; no split is without. leaf -1: entries in order.
 class Tiles {
  public:
-  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int first_split, int num_splits)
+  HUNCH_DEVICE Tiles(const AttentionItemDevice& item, const LeafDevice* leaves, int first_split, int num_splits)
       : item_(item), leaves_(leaves), splits_end_(first_split + num_splits) {
     begin_split(first_split);
   }
-  __device__ __forceinline__ Tiles(const AttentionItemDevice& item, const LeafDevice* leaves)
+  HUNCH_DEVICE Tiles(const AttentionItemDevice& item, const LeafDevice* leaves)
       : Tiles(item, leaves, item.first_split, item.num_splits) {}
-  __device__ __forceinline__ bool next() {  // false: that was the last one
+  HUNCH_DEVICE bool next() {  // false: that was the last one
     while (true) {
       if (next_block_ < last_) {
         block = next_block_++;
@@ -82,12 +82,12 @@ class Tiles {
     }
   }
   // Tiles of this split from this one on that follow each other in order and lie before an entry.
-  __device__ __forceinline__ int in_order(int end_entry) const { return leaf < 0 ? min(last_, end_entry / kPageLen) - block : 0; }
-  __device__ __forceinline__ void next_in_order() { block = next_block_++; }
+  HUNCH_DEVICE int in_order(int end_entry) const { return leaf < 0 ? min(last_, end_entry / kPageLen) - block : 0; }
+  HUNCH_DEVICE void next_in_order() { block = next_block_++; }
   int split = 0, block = 0, leaf = -1;
 
  private:
-  __device__ __forceinline__ void begin_split(int which) {
+  HUNCH_DEVICE void begin_split(int which) {
     split = which, leaf = -1, begin_ = which * item_.split_blocks;
     next_block_ = max(item_.block_begin, begin_), last_ = min(item_.block_end, begin_ + item_.split_blocks);
     next_leaf_ = begin_ + item_.split_blocks > item_.leaf_block ? item_.leaf_begin : item_.leaf_end;
@@ -99,7 +99,7 @@ class Tiles {
 
 // The entry of the store that place `place` of a run is. leaf -1: none. (Not a pointer, which ptxas 13.0 seems to test too
 // early: docs/kernels/attention-gpu.md.)
-__device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, int leaf, int kv_head, int place, int end) {
+HUNCH_DEVICE int stored_entry(const AttentionRunDevice& run, int leaf, int kv_head, int place, int end) {
   place = min(place, end - 1);
   if (leaf >= 0 && place >= run.tree_entry) {
     const LeafDevice& of = run.leaves[leaf];
@@ -114,8 +114,7 @@ __device__ __forceinline__ int stored_entry(const AttentionRunDevice& run, int l
 class ItemQueue {
  public:
   template <class Shared, bool kPaired>
-  __device__ __forceinline__ static ItemQueue of(
-      const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
+  HUNCH_DEVICE static ItemQueue of(const AttentionDevice& args, uint32_t shared, char* memory, int ring, bool first) {
     const int queue = kPaired ? 0 : ring, worker = int(blockIdx.x) + queue * int(gridDim.x);
     ItemQueue q(args);
     q.full_ = shared + Shared::kQueues + uint32_t(queue * 2 * kQueueSlots * 8);
@@ -125,14 +124,14 @@ class ItemQueue {
     if (q.item_ == q.own_end_) q.take();
     return q;
   }
-  __device__ __forceinline__ int item() const { return item_; }  // at least num_items: no more
-  __device__ __forceinline__ void advance() {
+  HUNCH_DEVICE int item() const { return item_; }  // at least num_items: no more
+  HUNCH_DEVICE void advance() {
     if (++item_ >= own_end_) take();
   }
 
  private:
-  __device__ __forceinline__ explicit ItemQueue(const AttentionDevice& args) : args_(args) {}
-  __device__ __forceinline__ void take() {
+  HUNCH_DEVICE explicit ItemQueue(const AttentionDevice& args) : args_(args) {}
+  HUNCH_DEVICE void take() {
     own_end_ = 0;
     if (hands_round_) {
       wait_for_previous();  // the launch before counts here too
@@ -157,7 +156,7 @@ class ItemQueue {
 
 // What a producer warp brings: every other tile of its ring. Its stage is `stage` of the ring, empty in the phase before `phase`.
 template <class Shared, bool kPaired, class BeginItem, class Bring>
-__device__ __forceinline__ void for_own_tiles(
+HUNCH_DEVICE void for_own_tiles(
     const AttentionDevice& args, uint32_t shared, char* memory, const BeginItem& begin_item, const Bring& bring) {
   const int ring = int(threadIdx.x) / kRingThreads, warp = int(threadIdx.x) / 32 % 2;
   int stage = 0, tiles = 0;
@@ -189,7 +188,7 @@ __device__ __forceinline__ void for_own_tiles(
 }
 
 // Where rows l and l + 32 of a tile lie, for lane l: page and entry in it, as one number.
-__device__ __forceinline__ void look_up_rows(
+HUNCH_DEVICE void look_up_rows(
     int (&row)[2], const AttentionRunDevice& run, const int32_t* pages, int kv_head, int end_entry, int block, int leaf) {
   const int places_end = leaf < 0 ? end_entry : run.tree_entry + run.leaves[leaf].depth + 1;
   const int place = block * kPageLen + int(threadIdx.x) % 32;
@@ -200,7 +199,7 @@ __device__ __forceinline__ void look_up_rows(
 }
 
 template <class Shared, bool kPaired>
-__device__ __forceinline__ void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
+HUNCH_DEVICE void produce(const AttentionDevice& args, uint32_t shared, char* memory) {
   constexpr int D = Shared::kHeadDim;
   const int ring = int(threadIdx.x) / kRingThreads, lane = int(threadIdx.x) % 32;
   const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);

@@ -16,7 +16,7 @@ namespace hunch {
 
 // The low word of the matrix descriptor of an operand at a shared address, which counts in units of 16 bytes: adding to it goes
 // on in memory. The high word is the same for all: 128-byte swizzle, groups of 8 rows 1024 bytes apart. `leading` in bytes.
-__device__ __forceinline__ uint32_t wgmma_operand(uint32_t address, uint32_t leading) {
+HUNCH_DEVICE uint32_t wgmma_operand(uint32_t address, uint32_t leading) {
   return ((address >> 4) & 0x3fff) | (leading >> 4) << 16;
 }
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ uint32_t wgmma_operand(uint32_t address, uint32_t lea
 
 // kAlongRows: a stands in memory with its 64 rows in sequence (V: dimensions of an entry), else with its 16 elements (K).
 template <class T, int N, bool kAlongRows>
-__device__ __forceinline__ void wgmma_tile(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {
+HUNCH_DEVICE void wgmma_tile(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {
   static_assert(N == 8 || N == 16 || N == 32 || N == 64);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     HUNCH_WGMMAS("bf16");
@@ -74,12 +74,12 @@ __device__ __forceinline__ void wgmma_tile(float (&d)[N / 2], uint32_t a, uint32
                : HUNCH_REGISTERS_##count \
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b))
 template <class T>
-__device__ __forceinline__ void wgmma_values(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b) {
+HUNCH_DEVICE void wgmma_values(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) HUNCH_WGMMA(64, 32, "bf16", "%32, %33, %34, %35", 36);
   else HUNCH_WGMMA(64, 32, "f16", "%32, %33, %34, %35", 36);
 }
 template <class T>
-__device__ __forceinline__ void wgmma_values(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b) {
+HUNCH_DEVICE void wgmma_values(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) HUNCH_WGMMA(128, 64, "bf16", "%64, %65, %66, %67", 68);
   else HUNCH_WGMMA(128, 64, "f16", "%64, %65, %66, %67", 68);
 }
@@ -100,7 +100,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], uint32_t a0, uint32
 
 // The same sums by warps, 16 rows of d each: d[16][8] += a[16][16] b[8][16]^T, registers as a warp has them of wgmma.
 template <class T>
-__device__ __forceinline__ void mma_tile(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+HUNCH_DEVICE void mma_tile(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -112,7 +112,7 @@ __device__ __forceinline__ void mma_tile(float* d, const uint32_t (&a)[4], uint3
 }
 // Four 8 x 8 pieces of an operand; lane 8 m + i names the 16 bytes of row i of piece m.
 template <bool kTransposed>
-__device__ __forceinline__ void load_pieces(uint32_t (&x)[4], uint32_t from) {
+HUNCH_DEVICE void load_pieces(uint32_t (&x)[4], uint32_t from) {
   if constexpr (kTransposed)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -126,12 +126,12 @@ __device__ __forceinline__ void load_pieces(uint32_t (&x)[4], uint32_t from) {
 }
 
 // Stores 8 x 8 pieces of a sum, rounded, transposed: lane 8 m + i names the 16 bytes of column i of piece m.
-__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
+HUNCH_DEVICE void store_transposed(uint32_t to, uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(p0), "r"(p1), "r"(p2), "r"(p3)
       : "memory");
 }
-__device__ __forceinline__ void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
+HUNCH_DEVICE void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(p0), "r"(p1) : "memory");
 }
 

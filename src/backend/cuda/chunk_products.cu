@@ -26,10 +26,10 @@ constexpr int stages_of(Form form) { return form == Form::Runs ? 3 : 4; }
 constexpr int aside_of(Form form) { return form == Form::Runs ? 64 * 1024 : form == Form::Gated ? 32 * 1024 : 0; }
 constexpr int shared_of(Form form) { return kHeadBytes + stages_of(form) * kStage + aside_of(form); }
 
-__device__ __forceinline__ void add_two(float* to, float2 x) {
+HUNCH_DEVICE void add_two(float* to, float2 x) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(x.x), "f"(x.y) : "memory");
 }
-__device__ __forceinline__ void copy_from_shared(std::byte* to, uint32_t from, int bytes) {
+HUNCH_DEVICE void copy_from_shared(std::byte* to, uint32_t from, int bytes) {
   asm volatile(
       "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(from), "r"(bytes)
       : "memory");
@@ -52,7 +52,7 @@ struct Units {
 };
 
 template <Form kForm>
-__device__ __forceinline__ void fill_stages(const ProductsOnDevice& a, uint32_t memory, uint32_t full, uint32_t empty) {
+HUNCH_DEVICE void fill_stages(const ProductsOnDevice& a, uint32_t memory, uint32_t full, uint32_t empty) {
   constexpr int kHalf = kTiles / 2;
   const int lane = int(threadIdx.x) % 32, rank = int(blockIdx.x) % 2;
   const uint64_t policy = policy_normal();
@@ -91,7 +91,7 @@ struct Places {
   int left;  // features from the thread's first
   bool rows[2], accumulate;
 
-  __device__ __forceinline__ Places(const ProductsOnDevice& a, int tile, int row, int t) {
+  HUNCH_DEVICE Places(const ProductsOnDevice& a, int tile, int row, int t) {
     if (tile >= a.num_tiles) return;
     const ProductOnDevice& p = product_of(a, tile);
     const int feature = tile * 64 + t % 4 * 2;
@@ -100,7 +100,7 @@ struct Places {
     rows[0] = row < a.rows, rows[1] = row + 8 < a.rows, accumulate = a.accumulate;
   }
   // Of features 8 `eight` on.
-  __device__ __forceinline__ void write(int eight, const float* sums) const {
+  HUNCH_DEVICE void write(int eight, const float* sums) const {
     if (!at || 8 * eight >= left) return;
     const float low = bias ? bias[8 * eight] : 0.0f, high = bias ? bias[8 * eight + 1] : 0.0f;
 #pragma unroll
@@ -115,7 +115,7 @@ struct Places {
 };
 
 // The other half of the total: this run's added, or written if it is the last.
-__device__ __forceinline__ void add_aside(
+HUNCH_DEVICE void add_aside(
     const float* sums, uint32_t aside, bool first, bool last, const ProductsOnDevice& a, int tile, int row, int t) {
 #pragma unroll
   for (int i = 0; i < kTiles / 2; ++i) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void add_aside(
 }
 
 // silu(gate) * up as rows of bf16 to shared memory, [part][8 blocks of 8 rows], and from there to `gated`.
-__device__ __forceinline__ void write_gated(
+HUNCH_DEVICE void write_gated(
     const float (&sums)[kSums], uint32_t aside, const ProductsOnDevice& a, int group, int row, int barrier, int t) {
   if (t < 2) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   named_barrier(barrier, 128);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void write_gated(
 }
 
 template <Form kForm>
-__device__ __forceinline__ void consume_stages(const ProductsOnDevice& a, uint32_t memory, uint32_t full, uint32_t empty) {
+HUNCH_DEVICE void consume_stages(const ProductsOnDevice& a, uint32_t memory, uint32_t full, uint32_t empty) {
   const int group_warp = int(threadIdx.x) / 128, lane = int(threadIdx.x) % 32, t = int(threadIdx.x) % 128;
   const int splits = kForm == Form::Runs ? a.splits : 1;
   const uint32_t aside =

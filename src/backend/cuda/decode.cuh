@@ -18,7 +18,7 @@ struct PartCodes {
   uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
 };
 template <DType kType>
-__device__ __forceinline__ PartCodes<kType> load_part(uint32_t record, int part, int t) {
+HUNCH_DEVICE PartCodes<kType> load_part(uint32_t record, int part, int t) {
   constexpr RecordShape kShape = record_shape(kType);
   const int pair = t / 32 * 8 + t % 32 / 4;
   PartCodes<kType> p{};
@@ -43,7 +43,7 @@ constexpr float kF8Unit = 1;
 constexpr float kF8Unit = 256;
 #endif
 template <bool kUpper>
-__device__ __forceinline__ uint32_t f8_halves(uint32_t word) {
+HUNCH_DEVICE uint32_t f8_halves(uint32_t word) {
 #if __CUDA_ARCH__ >= 890
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(kUpper ? word >> 16 : word)));
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t f8_halves(uint32_t word) {
 
 // Operands of the part: a[i] of step kFirst + i, an even number of them.
 template <DType kType, int kFirst, int kSteps>
-__device__ __forceinline__ void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
+HUNCH_DEVICE void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
   const uint2 scales = p.scales;
   if constexpr (kType == DType::F8_E4M3) {
     const float scale[2] = {__uint_as_float(scales.x) * kF8Unit, __uint_as_float(scales.y) * kF8Unit};

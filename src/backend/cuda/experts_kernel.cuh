@@ -39,7 +39,7 @@ struct ExpertProducts {
 // Eight inputs of a row as one thread of four holds them for two steps of mma_sync: word i is inputs 8 i + 2 (unit % 4) and the
 // next of the 32 from unit / 4 * 32 on. `value` gives input k; zero past the end.
 template <class Value>
-__device__ __forceinline__ uint4 fragment_of(int unit, const Value& value) {
+HUNCH_DEVICE uint4 fragment_of(int unit, const Value& value) {
   const int k = unit / 4 * 32 + unit % 4 * 2;
   return make_uint4(bf16x2_of(value(k), value(k + 1)), bf16x2_of(value(k + 8), value(k + 9)),
       bf16x2_of(value(k + 16), value(k + 17)), bf16x2_of(value(k + 24), value(k + 25)));
@@ -54,7 +54,7 @@ constexpr int kQuarterBytes = kType == DType::BF16 ? 2048 : 512;
 // A warp's copy of a quarter of a record (16 features) to another quarter of a record's place. `from`: of the quarter's values or
 // codes, the lane's first 16 bytes.
 template <DType kType>
-__device__ __forceinline__ void copy_quarter(uint32_t to, const std::byte* from, int quarter, int to_quarter, int lane) {
+HUNCH_DEVICE void copy_quarter(uint32_t to, const std::byte* from, int quarter, int to_quarter, int lane) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   // kCount times [4 quarters][kBytes].

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <set>
 
@@ -45,7 +44,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         std::vector<float> logits = gaussian(rows * stride, uint32_t(n));
         for (float& x : logits) x = std::round(8 * x) / 4;
         for (int64_t e = 0; e < n; ++e) logits[size_t(stride + e)] = e == n / 2 ? 100 : -200;  // all others underflow
-        logits[size_t(2 * stride + n - 1)] = std::numeric_limits<float>::quiet_NaN();
+        logits[size_t(2 * stride + n - 1)] = NAN;
         for (int64_t e = 0; e < n; ++e) logits[size_t(3 * stride + e)] = 1.5f;
         DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)),
             alone(static_cast<size_t>(k));

@@ -13,11 +13,11 @@ namespace {
 constexpr int kWarps = 8;  // of a block
 constexpr unsigned kThreads = kWarps * 32;
 
-__device__ __forceinline__ int64_t first_warp() { return int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; }
-__device__ __forceinline__ int64_t num_warps() { return int64_t(gridDim.x) * kWarps; }
+HUNCH_DEVICE int64_t first_warp() { return int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; }
+HUNCH_DEVICE int64_t num_warps() { return int64_t(gridDim.x) * kWarps; }
 
 // As many bytes as a row has, whatever they are aligned to (rows of K and V are multiples of 4 bytes for every shape in use).
-__device__ __forceinline__ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+HUNCH_DEVICE void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   const int lane = int(threadIdx.x % 32);
   if (bytes % 16 == 0 && (uint64_t(to) | uint64_t(from)) % 16 == 0) {
     for (int64_t i = lane; i < bytes / 16; i += 32) reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];

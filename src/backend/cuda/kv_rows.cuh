@@ -8,6 +8,7 @@
 
 #include "backend/cuda/commands.h"
 #include "backend/cuda/kv_store.h"
+#include "backend/cuda/ptx.h"
 #include "backend/ops/kv.h"
 
 namespace hunch {
@@ -19,19 +20,19 @@ struct KvRow {
   float unit;    // FP8 only
 };
 
-__device__ __forceinline__ int64_t kv_part_bytes(DType dtype, int head_dim) {
+HUNCH_DEVICE int64_t kv_part_bytes(DType dtype, int head_dim) {
   if (dtype == DType::Q8_0 || dtype == DType::F8_E4M3) return head_dim;
   return int64_t(head_dim) * (dtype == DType::F32 ? 4 : 2);
 }
 
-__device__ __forceinline__ KvRow kv_row(const KvPlane& plane, const int32_t* pages, int kv_head, int64_t entry, int part) {
+HUNCH_DEVICE KvRow kv_row(const KvPlane& plane, const int32_t* pages, int kv_head, int64_t entry, int part) {
   std::byte* chunk = plane.keys + kv_head * plane.head_bytes + pages[entry / kPageLen] * plane.chunk_bytes;
   const int64_t in_page = entry % kPageLen, bytes = kv_part_bytes(plane.dtype, plane.head_dim);
   return {chunk + (2 * in_page + part) * bytes, reinterpret_cast<float*>(chunk + 2 * kPageLen * bytes) + 2 * in_page + part,
       part == 0 ? plane.scale.k : plane.scale.v};
 }
 
-__device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d) {
+HUNCH_DEVICE float kv_element(DType dtype, const KvRow& row, int d) {
   switch (dtype) {
     case DType::F32: return reinterpret_cast<const float*>(row.data)[d];
     case DType::F16: return __half2float(reinterpret_cast<const __half*>(row.data)[d]);
@@ -43,7 +44,7 @@ __device__ __forceinline__ float kv_element(DType dtype, const KvRow& row, int d
 
 // One warp; from(d) gives element d. Codes as ops/kv.h says.
 template <class From>
-__device__ __forceinline__ void encode_row(DType dtype, const KvRow& to, int head_dim, From from) {
+HUNCH_DEVICE void encode_row(DType dtype, const KvRow& to, int head_dim, From from) {
   const int lane = int(threadIdx.x % 32);
   if (dtype != DType::Q8_0) {
     const float factor = 1 / to.unit;  // a power of two

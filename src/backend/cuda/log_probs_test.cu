@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 
 #include "backend/cuda/device_test.h"
@@ -12,7 +11,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Result {
   std::vector<float> values, top_values;

@@ -9,7 +9,7 @@
 namespace hunch {
 
 // A branch's outcome, gated, onto what others gave.
-__device__ __forceinline__ float4 nsa_weighed(float gate, float4 x, float4 onto) {
+HUNCH_DEVICE float4 nsa_weighed(float gate, float4 x, float4 onto) {
   const float g = 1 / (1 + exp2_fast(-gate * kNsaLog2E));
   return make_float4(fmaf(g, x.x, onto.x), fmaf(g, x.y, onto.y), fmaf(g, x.z, onto.z), fmaf(g, x.w, onto.w));
 }
@@ -21,15 +21,15 @@ class NsaGroup {
   static constexpr int kPacked = kTiles * 16, kThreads = kNsaBlockChains * kTiles * 32;
   using Shared = NsaShared<D, kPacked>;
 
-  __device__ __forceinline__ NsaGroup(const NsaDevice& args, char* memory)
+  HUNCH_DEVICE NsaGroup(const NsaDevice& args, char* memory)
       : a_(args), memory_(memory), kv_head_(int(blockIdx.x) / kNsaBlocks % args.kv_heads), chain_(args, memory, kv_head_) {
     rank_ = int(blockIdx.x) % kNsaBlocks, lane_ = int(threadIdx.x) % 32;
     first_ = int(blockIdx.x) / kNsaBlocks / a_.kv_heads * a_.grouped, rows_ = min(a_.grouped, a_.rows - first_);
   }
 
-  __device__ __forceinline__ bool has_rows() const { return rows_ > 0; }  // a run of few rows has fewer groups
+  HUNCH_DEVICE bool has_rows() const { return rows_ > 0; }  // a run of few rows has fewer groups
 
-  __device__ __forceinline__ void attend() {
+  HUNCH_DEVICE void attend() {
     begin();
     cooperative_groups::this_cluster().sync();  // nobody reads a block's memory before it has begun
 #pragma unroll 1                                // the same instructions for all: fetching them takes as long as a tile
@@ -53,10 +53,10 @@ class NsaGroup {
   }
 
  private:
-  __device__ __forceinline__ int row_at(int of_group) const { return first_ + of_group; }
-  __device__ __forceinline__ int* known(NsaKnown what) const { return chain_.known(what); }
-  __device__ __forceinline__ float* lse() const { return reinterpret_cast<float*>(memory_ + Shared::kLse); }
-  __device__ __forceinline__ int representative() const {  // the row with the longest prefix, the first of them
+  HUNCH_DEVICE int row_at(int of_group) const { return first_ + of_group; }
+  HUNCH_DEVICE int* known(NsaKnown what) const { return chain_.known(what); }
+  HUNCH_DEVICE float* lse() const { return reinterpret_cast<float*>(memory_ + Shared::kLse); }
+  HUNCH_DEVICE int representative() const {  // the row with the longest prefix, the first of them
     int best = 0;
     for (int i = 1; i < rows_; ++i)
       if (known(kNsaPosition)[i] > known(kNsaPosition)[best]) best = i;
@@ -64,7 +64,7 @@ class NsaGroup {
   }
 
   // What is known of rows, queries rounded.
-  __device__ __forceinline__ void begin() {
+  HUNCH_DEVICE void begin() {
     for (int i = int(threadIdx.x); i < kNsaMostGrouped; i += kThreads) {
       const int row = row_at(min(i, rows_ - 1));
       known(kNsaPosition)[i] = i < rows_ ? a_.positions[row] : -1;
@@ -93,16 +93,14 @@ class NsaGroup {
   }
 
   // Which rows of the group read a selection block: a bit each, for the blocks of this thread block's chains.
-  __device__ __forceinline__ uint32_t* owners() const { return reinterpret_cast<uint32_t*>(memory_ + Shared::kOwners); }
-  __device__ __forceinline__ static int slot_of(int block) {
-    return block / kNsaChains * kNsaBlockChains + block % kNsaBlockChains;
-  }
-  __device__ __forceinline__ static int rank_of(int block) { return block % kNsaChains / kNsaBlockChains; }
-  __device__ __forceinline__ void own(int block, uint32_t rows) {
+  HUNCH_DEVICE uint32_t* owners() const { return reinterpret_cast<uint32_t*>(memory_ + Shared::kOwners); }
+  HUNCH_DEVICE static int slot_of(int block) { return block / kNsaChains * kNsaBlockChains + block % kNsaBlockChains; }
+  HUNCH_DEVICE static int rank_of(int block) { return block % kNsaChains / kNsaBlockChains; }
+  HUNCH_DEVICE void own(int block, uint32_t rows) {
     if (block >= 0 && rank_of(block) == rank_) atomicOr(owners() + slot_of(block), rows);
   }
   // In the memory of any block of the cluster; seen behind its barrier.
-  __device__ __forceinline__ void own_at(int rank, int slot, uint32_t rows) const {
+  HUNCH_DEVICE void own_at(int rank, int slot, uint32_t rows) const {
     const uint32_t word = shared_address(memory_) + uint32_t(Shared::kOwners + slot * 4);
     asm volatile(
         "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; red.relaxed.cluster.shared::cluster.or.b32 [there], %2;}" ::
@@ -110,10 +108,10 @@ class NsaGroup {
         "r"(rank), "r"(rows)
         : "memory");
   }
-  __device__ __forceinline__ uint32_t readers_of(int chooser) const { return a_.shared ? all_rows() : 1u << chooser; }
+  HUNCH_DEVICE uint32_t readers_of(int chooser) const { return a_.shared ? all_rows() : 1u << chooser; }
   // What choose() has not told the blocks: lists that are given, and the blocks that a row always reads, which it keeps where it
   // stands elsewhere than the row that chose for it.
-  __device__ __forceinline__ void own_given() {
+  HUNCH_DEVICE void own_given() {
     const int chooser = a_.shared ? representative() : 0;
     for (int i = int(threadIdx.x); i < rows_ * a_.sel_count && !a_.choose; i += kThreads) {
       const int of_group = i / a_.sel_count, pick = i % a_.sel_count;
@@ -129,21 +127,21 @@ class NsaGroup {
     __syncthreads();
   }
 
-  __device__ __forceinline__ int my_chain() const { return rank_ * kNsaBlockChains + chain_.team(); }
-  __device__ __forceinline__ uint32_t all_rows() const { return (1u << rows_) - 1; }
+  HUNCH_DEVICE int my_chain() const { return rank_ * kNsaBlockChains + chain_.team(); }
+  HUNCH_DEVICE uint32_t all_rows() const { return (1u << rows_) - 1; }
 
   // This team's tiles of a branch, one after the other; those that hold places behind the cache once for every bundle of paths.
   template <int kKeys>
   class Tiles {
    public:
     // all: the group's rows that read tiles, a bit each; of selected blocks those that own them.
-    __device__ __forceinline__ Tiles(const NsaGroup& group, NsaBranch branch, int first, int end, uint32_t all)
+    HUNCH_DEVICE Tiles(const NsaGroup& group, NsaBranch branch, int first, int end, uint32_t all)
         : group_(group), branch_(branch), end_(end), all_(all) {
       stored_end_ = branch == kNsaCompressed ? group.a_.compressed_entries : group.a_.entries;
       tile_ = first + ((group.my_chain() - first) % kNsaChains + kNsaChains) % kNsaChains;
       if constexpr (kTrees) parts_ = branch == kNsaCompressed ? group.a_.num_owned_bundles : group.a_.num_bundles;
     }
-    __device__ __forceinline__ bool next(NsaTileRef& to) {
+    HUNCH_DEVICE bool next(NsaTileRef& to) {
       while (true) {
         while (kTrees && part_ >= 0 && part_ < parts_) {
           to = part(part_++);
@@ -163,7 +161,7 @@ class NsaGroup {
     }
 
    private:
-    __device__ __forceinline__ NsaTileRef part(int number) const {
+    HUNCH_DEVICE NsaTileRef part(int number) const {
       NsaTileRef to{branch_, tile_, number, 0, {}};
       const bool owned = branch_ == kNsaCompressed;
       to.bundle = (owned ? group_.a_.owned_bundles : group_.a_.bundles)[number];
@@ -179,17 +177,17 @@ class NsaGroup {
     uint32_t all_, rows_ = 0;
   };
   // rows: that read compressed entries.
-  __device__ __forceinline__ auto compressed_tiles(uint32_t rows) const {
+  HUNCH_DEVICE auto compressed_tiles(uint32_t rows) const {
     return Tiles<kNsaTile>(*this, kNsaCompressed, 0, (chain_.visible(most_) + kNsaTile - 1) / kNsaTile, rows);
   }
   template <int kKeys>
-  __device__ __forceinline__ auto tiles(NsaBranch branch) const {
+  HUNCH_DEVICE auto tiles(NsaBranch branch) const {
     if (branch == kNsaCompressed) return Tiles<kKeys>(*this, branch, 0, (chain_.visible(most_) + kKeys - 1) / kKeys, all_rows());
     const int first = branch == kNsaWindow ? max(0, least_ - a_.window + 1) / kKeys : 0;
     return Tiles<kKeys>(*this, branch, first, branch == kNsaWindow && a_.window <= 0 ? 0 : most_ / kKeys + 1, all_rows());
   }
   template <int kKeys>
-  __device__ __forceinline__ void fold(NsaBranch branch) {
+  HUNCH_DEVICE void fold(NsaBranch branch) {
     NsaState<D> state;
     state.clear();
     const bool busy = chain_.template fold<kKeys>(tiles<kKeys>(branch), state);
@@ -197,17 +195,15 @@ class NsaGroup {
   }
 
   // The block's four chains, folded, to its result of the branch.
-  __device__ __forceinline__ static int slot_of(NsaBranch branch) {
-    return branch == kNsaCompressed ? 0 : branch == kNsaSelected ? 1 : 2;
-  }
-  __device__ __forceinline__ float* result(int slot) const {
+  HUNCH_DEVICE static int slot_of(NsaBranch branch) { return branch == kNsaCompressed ? 0 : branch == kNsaSelected ? 1 : 2; }
+  HUNCH_DEVICE float* result(int slot) const {
     return reinterpret_cast<float*>(memory_ + Shared::kResults) + slot * Shared::kResultFloats;
   }
-  __device__ __forceinline__ static void add(NsaMerged& all, const float* sums, const float* state) {
+  HUNCH_DEVICE static void add(NsaMerged& all, const float* sums, const float* state) {
     all.add(*reinterpret_cast<const float4*>(sums), *reinterpret_cast<const float2*>(state));
   }
   // busy: the team had tiles; what others would add changes nothing.
-  __device__ __forceinline__ void gather(int slot, bool busy, NsaState<D>& state) {
+  HUNCH_DEVICE void gather(int slot, bool busy, NsaState<D>& state) {
     const char* parts = memory_ + Shared::kTilesAt;
     int* const all_busy = reinterpret_cast<int*>(memory_ + Shared::kBusy);
     if (busy) chain_.store(state);
@@ -227,7 +223,7 @@ class NsaGroup {
     __syncthreads();
   }
   // Elements of a branch's outcome, over all blocks.
-  __device__ __forceinline__ NsaMerged merged(int slot, int place, int d) const {
+  HUNCH_DEVICE NsaMerged merged(int slot, int place, int d) const {
     const auto cluster = cooperative_groups::this_cluster();
     NsaMerged all;
 #pragma unroll
@@ -237,7 +233,7 @@ class NsaGroup {
     }
     return all;
   }
-  __device__ __forceinline__ float4 branch(int slot, int place, int d) const {
+  HUNCH_DEVICE float4 branch(int slot, int place, int d) const {
     const NsaMerged all = merged(slot, place, d);
     const float4 x = all.sums;
     if (all.total == 0) return make_float4(0, 0, 0, 0);  // reads nothing
@@ -245,7 +241,7 @@ class NsaGroup {
   }
   // each(row, head, number, first of four elements), for the elements that this block finishes: of every eighth place.
   template <class Each>
-  __device__ __forceinline__ void each_own_element(Each each) const {
+  HUNCH_DEVICE void each_own_element(Each each) const {
     constexpr int kPlaces = kPacked / kNsaBlocks;
     for (int i = int(threadIdx.x); i < kPlaces * (D / 4); i += kThreads) {
       const int place = i / (D / 4) * kNsaBlocks + rank_, of_group = place >> a_.group_shift;
@@ -253,7 +249,7 @@ class NsaGroup {
       if (of_group < rows_ && head < a_.group) each(row_at(of_group), kv_head_ * a_.group + head, i, i % (D / 4) * 4);
     }
   }
-  __device__ __forceinline__ void mix() const {
+  HUNCH_DEVICE void mix() const {
     // A thread for an element of a branch, then one for an element: blocks are asked for all at once.
     constexpr int kElements = kPacked / kNsaBlocks * (D / 4);
     constexpr NsaBranch kSlots[3] = {kNsaCompressed, kNsaSelected, kNsaWindow};
@@ -280,19 +276,19 @@ class NsaGroup {
   }
 
   // Base 2, of compressed attention.
-  __device__ __forceinline__ void find_lse() {
+  HUNCH_DEVICE void find_lse() {
     for (int place = int(threadIdx.x); place < kPacked; place += kThreads) {
       const NsaMerged all = merged(0, place, 0);
       lse()[place] = all.total == 0 ? INFINITY : all.top + log2f(all.total);
     }
     __syncthreads();
   }
-  __device__ __forceinline__ uint32_t choosers() const { return a_.shared ? 1u << representative() : all_rows(); }
+  HUNCH_DEVICE uint32_t choosers() const { return a_.shared ? 1u << representative() : all_rows(); }
   // Weights of compressed entries, summed over the heads of a KV head: what blocks are selected by.
-  __device__ __forceinline__ void pool() { chain_.pool(compressed_tiles(choosers()), lse(), first_); }
+  HUNCH_DEVICE void pool() { chain_.pool(compressed_tiles(choosers()), lse(), first_); }
 
   // Once compressed entries are folded. A block selects for every eighth row that chooses.
-  __device__ __forceinline__ void choose() {
+  HUNCH_DEVICE void choose() {
     constexpr int kMost = kNsaMostGrouped / kNsaBlocks;
     cooperative_groups::this_cluster().sync();
     find_lse();
@@ -311,7 +307,7 @@ class NsaGroup {
   }
   // Scores of blocks out of weights of compressed entries: every entry counts by how many strides of it lie in the block (NSA,
   // equation 9). None is negative, so that their bits are in their order.
-  __device__ __forceinline__ void score_blocks(int of_group, uint32_t* keys) const {
+  HUNCH_DEVICE void score_blocks(int of_group, uint32_t* keys) const {
     constexpr int kAtOnce = 4;
     const int position = known(kNsaPosition)[of_group], newest = position / kBlock;
     const float* pooled = a_.pooled + (int64_t(row_at(of_group)) * a_.kv_heads + kv_head_) * a_.pooled_stride;
@@ -340,7 +336,7 @@ class NsaGroup {
     }
   }
   // One warp: the greatest scores, of equal ones the first blocks, in order.
-  __device__ __forceinline__ void choose_blocks(int of_group, const uint32_t* keys) const {
+  HUNCH_DEVICE void choose_blocks(int of_group, const uint32_t* keys) const {
     const int blocks = known(kNsaPosition)[of_group] / kBlock + 1, picks = min(a_.sel_count, blocks);
     constexpr int kKept = 16;  // keys of a lane in registers
     uint32_t kept[kKept];
@@ -378,8 +374,8 @@ class NsaGroup {
     }
     for (int i = picks + lane_; i < a_.sel_count; i += 32) to[i] = -1;
   }
-  __device__ __forceinline__ static void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-  __device__ __forceinline__ static void await_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+  HUNCH_DEVICE static void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+  HUNCH_DEVICE static void await_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
   const NsaDevice& a_;
   char* memory_;

@@ -396,7 +396,7 @@ TEST(CudaNsaOps, CompressAsTheHostDoes) {
         attend(*commands, nsa, stores, c, q, {int32_t(entries - 1)}, {}, 0);
         Compressor compressor;
         compressor.use(stores.on_host, c.dim);
-        std::vector<float> k(static_cast<size_t>(c.dim)), v = k, got_k = k, got_v = k;
+        std::vector<float> k(size_t(c.dim)), v = k, got_k = k, got_v = k;
         for (int64_t i = 0; i < c.settings.rows_of(entries); ++i)
           for (int head = 0; head < c.kv_heads; ++head) {
             std::vector<int64_t> list;

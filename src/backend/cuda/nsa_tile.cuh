@@ -36,14 +36,14 @@ struct NsaShared {
 
 // Where 16 bytes of a row of D lie, so that eight rows' are in different banks.
 template <int D>
-__device__ __forceinline__ uint32_t nsa_chunk(int row, int chunk) {
+HUNCH_DEVICE uint32_t nsa_chunk(int row, int chunk) {
   return uint32_t(row * D * 2 + (chunk ^ row % 8) * 16);
 }
-__device__ __forceinline__ uint32_t nsa_pack(float a, float b) {
+HUNCH_DEVICE uint32_t nsa_pack(float a, float b) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
   return *reinterpret_cast<const uint32_t*>(&both);
 }
-__device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+HUNCH_DEVICE void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -61,7 +61,7 @@ struct NsaTileRef {
 struct NsaMerged {
   float4 sums = make_float4(0, 0, 0, 0);
   float top = -INFINITY, total = 0;
-  __device__ __forceinline__ void add(float4 x, float2 state) {
+  HUNCH_DEVICE void add(float4 x, float2 state) {
     const float after = fmaxf(top, state.x), base = after == -INFINITY ? 0.0f : after;
     const float a = exp2_fast(top - base), b = exp2_fast(state.x - base);
     sums.x = fmaf(sums.x, a, x.x * b), sums.y = fmaf(sums.y, a, x.y * b);
@@ -74,7 +74,7 @@ struct NsaMerged {
 template <int D>
 struct NsaState {
   float o[D / 8][4], top[2], total[2];
-  __device__ __forceinline__ void clear() {
+  HUNCH_DEVICE void clear() {
 #pragma unroll
     for (int n = 0; n < D / 8; ++n)
 #pragma unroll
@@ -82,7 +82,7 @@ struct NsaState {
     top[0] = top[1] = -INFINITY, total[0] = total[1] = 0;
   }
   // sums: [packed row][stride], states [packed row][2]; place: of the first of the 16.
-  __device__ __forceinline__ void store(float* sums, int stride, float* states, int place, int lane) {
+  HUNCH_DEVICE void store(float* sums, int stride, float* states, int place, int lane) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = total[h];
@@ -103,34 +103,34 @@ class NsaChain {
   using Shared = NsaShared<D, kPacked>;
   static constexpr int kTiles = kPacked / 16;
 
-  __device__ __forceinline__ NsaChain(const NsaDevice& args, char* memory, int kv_head)
+  HUNCH_DEVICE NsaChain(const NsaDevice& args, char* memory, int kv_head)
       : a_(args), memory_(memory), kv_head_(kv_head), lane_(int(threadIdx.x) % 32) {
     team_ = int(threadIdx.x) / 32 / kTiles, m_ = int(threadIdx.x) / 32 % kTiles;
     shared_ = shared_address(memory);
     mine_ = shared_ + Shared::kTilesAt + uint32_t(team_ * Shared::kTeamBytes);
   }
-  __device__ __forceinline__ int team() const { return team_; }  // of the block's
+  HUNCH_DEVICE int team() const { return team_; }  // of the block's
   // The team meets; what its warps have copied and await_copies() waited for is there for all.
-  __device__ __forceinline__ void meet() const {
+  HUNCH_DEVICE void meet() const {
     if constexpr (kTiles == 1) __syncwarp();
     else named_barrier(1 + team_, 32 * kTiles);
   }
-  __device__ __forceinline__ void store(NsaState<D>& state) const {  // as the team's partial
+  HUNCH_DEVICE void store(NsaState<D>& state) const {  // as the team's partial
     meet();
     auto* sums = reinterpret_cast<float*>(memory_ + Shared::kTilesAt + team_ * Shared::kTeamBytes);
     state.store(sums, Shared::kPartialRow, sums + Shared::kPartialStates, m_ * 16, lane_);
   }
-  __device__ __forceinline__ int* known(NsaKnown what) const {
+  HUNCH_DEVICE int* known(NsaKnown what) const {
     return reinterpret_cast<int*>(memory_ + Shared::kRows) + what * kNsaMostGrouped;
   }
   // Compressed entries that a row at this place reads.
-  __device__ __forceinline__ int visible(int position) const {
+  HUNCH_DEVICE int visible(int position) const {
     return position + 1 < a_.cmp_len ? 0 : (position + 1 - a_.cmp_len) / a_.cmp_stride + 1;
   }
 
   // Folds tiles into the state, the next one's keys on their way meanwhile. False: there were none.
   template <int kKeys, class Tiles>
-  __device__ __forceinline__ bool fold(Tiles tiles, NsaState<D>& state) {
+  HUNCH_DEVICE bool fold(Tiles tiles, NsaState<D>& state) {
     NsaTileRef tile, next;
     constexpr bool kAhead = Shared::kAhead;
     uint32_t keys = mine_, other = kAhead ? mine_ + Shared::kHalfBytes : mine_;
@@ -165,7 +165,7 @@ class NsaChain {
 
   // Weights of compressed entries, given their rows' log-sum-exp (base 2), summed over the heads of a KV head.
   template <class Tiles>
-  __device__ __forceinline__ void pool(Tiles tiles, const float* lse, int first_row) {
+  HUNCH_DEVICE void pool(Tiles tiles, const float* lse, int first_row) {
     NsaTileRef tile, next;
     uint32_t keys = mine_, other = mine_ + Shared::kHalfBytes;
     bool has = false;
@@ -192,9 +192,9 @@ class NsaChain {
   struct Places {
     int first = 0, count = 0, apart[2] = {-1, -1}, beside[1] = {-1};
   };
-  __device__ __forceinline__ static bool lies_apart(const NsaTileRef& t) { return kTrees && t.part >= 0 && t.bundle.beside == 0; }
+  HUNCH_DEVICE static bool lies_apart(const NsaTileRef& t) { return kTrees && t.part >= 0 && t.bundle.beside == 0; }
   template <int kKeys>
-  __device__ __forceinline__ Places locate(const NsaTileRef& t) const {
+  HUNCH_DEVICE Places locate(const NsaTileRef& t) const {
     const bool compressed = t.branch == kNsaCompressed;
     const int stored_end = compressed ? a_.compressed_entries : a_.entries;
     const int32_t* pages = compressed ? a_.compressed_pages : a_.raw_pages;
@@ -222,7 +222,7 @@ class NsaChain {
   }
   // K (part 0) or V of rows, the i-th where lane i % 32 says in `at`; zeros where nothing is stored.
   template <int kRows, int kWords>
-  __device__ __forceinline__ void load_rows(const KvPlane& plane, const int (&at)[kWords], int part, uint32_t to) const {
+  HUNCH_DEVICE void load_rows(const KvPlane& plane, const int (&at)[kWords], int part, uint32_t to) const {
     const std::byte* head = plane.keys + kv_head_ * plane.head_bytes + part * D * 2;
     constexpr int kChunks = D / 8, kAtOnce = 32 / kChunks;  // rows
 #pragma unroll 1
@@ -237,7 +237,7 @@ class NsaChain {
   }
   // A tile begins at a multiple of its size, so that all of it lies in one page.
   template <int kKeys>
-  __device__ __forceinline__ void load(const NsaTileRef& t, const Places& places, int part, uint32_t to) const {
+  HUNCH_DEVICE void load(const NsaTileRef& t, const Places& places, int part, uint32_t to) const {
     static_assert(kPageLen % kKeys == 0);
     const KvPlane& plane = t.branch == kNsaCompressed ? a_.compressed : a_.raw;
     if (lies_apart(t)) return load_rows<kKeys>(plane, places.apart, part, to);
@@ -250,10 +250,10 @@ class NsaChain {
       if (kKeys % kAtOnce == 0 || first + key < kKeys)
         copy_16_or_zeros(to + nsa_chunk<D>(first + key, chunk), from + first * (D * 4), first + key < places.count);
   }
-  __device__ __forceinline__ uint32_t beside(int part) const {
+  HUNCH_DEVICE uint32_t beside(int part) const {
     return shared_ + Shared::kOwners + uint32_t(a_.owner_words * 4 + (team_ * 2 + part) * Shared::kBesideBytes);
   }
-  __device__ __forceinline__ void load_beside(const NsaTileRef& t, const Places& places, int part) const {
+  HUNCH_DEVICE void load_beside(const NsaTileRef& t, const Places& places, int part) const {
     load_rows<nsa_beside(D)>(t.branch == kNsaCompressed ? a_.compressed : a_.raw, places.beside, part, beside(part));
   }
 
@@ -262,7 +262,7 @@ class NsaChain {
     int own[2] = {-1, -1};
     uint32_t any = 0;
   };
-  __device__ __forceinline__ OnPaths on_paths(const NsaTileRef& t) const {
+  HUNCH_DEVICE OnPaths on_paths(const NsaTileRef& t) const {
     OnPaths on;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -278,13 +278,13 @@ class NsaChain {
     int entries, stride;
     const int32_t* beside;
   };
-  __device__ __forceinline__ Behind behind_of(const NsaTileRef& t) const {
+  HUNCH_DEVICE Behind behind_of(const NsaTileRef& t) const {
     if (t.branch == kNsaCompressed) return {a_.compressed_entries, a_.owned_stride, a_.path_compressed};
     return {a_.entries, a_.path_stride, a_.path_beside};
   }
   // Whether 16 places of a bundle's tile have rows that stand beside it.
   template <int kKeys>
-  __device__ __forceinline__ bool is_beside(const NsaTileRef& t, int sixteen) const {
+  HUNCH_DEVICE bool is_beside(const NsaTileRef& t, int sixteen) const {
     if (!kTrees || t.bundle.beside == 0) return false;
     const Behind of = behind_of(t);
     const int first = t.tile * kKeys + sixteen * 16 - of.entries;
@@ -294,10 +294,10 @@ class NsaChain {
   struct Spot {
     uint32_t base;
     int row;
-    __device__ __forceinline__ uint32_t chunk(int chunk) const { return base + nsa_chunk<D>(row, chunk); }
+    HUNCH_DEVICE uint32_t chunk(int chunk) const { return base + nsa_chunk<D>(row, chunk); }
   };
   template <int kKeys>
-  __device__ __forceinline__ Spot spot(const NsaTileRef& t, int path, int place, uint32_t tile, int part) const {
+  HUNCH_DEVICE Spot spot(const NsaTileRef& t, int path, int place, uint32_t tile, int part) const {
     const Behind of = behind_of(t);
     const int behind = t.tile * kKeys + place - of.entries;
     if (behind < 0 || behind >= of.stride) return {tile, place};
@@ -305,8 +305,7 @@ class NsaChain {
   }
   // The same for every path: of one row each, bits are those of a tile that holds its path alone.
   template <int kKeys>
-  __device__ __forceinline__ void score_beside(
-      const NsaTileRef& t, const OnPaths& on, uint32_t keys, float (&s)[kKeys / 8][4]) const {
+  HUNCH_DEVICE void score_beside(const NsaTileRef& t, const OnPaths& on, uint32_t keys, float (&s)[kKeys / 8][4]) const {
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {
       if (!is_beside<kKeys>(t, n)) continue;
@@ -333,7 +332,7 @@ class NsaChain {
 
   // S of 16 packed rows: s[8 keys][4].
   template <int kKeys>
-  __device__ __forceinline__ void make_scores(uint32_t keys, float (&s)[kKeys / 8][4]) const {
+  HUNCH_DEVICE void make_scores(uint32_t keys, float (&s)[kKeys / 8][4]) const {
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
@@ -356,20 +355,20 @@ class NsaChain {
     int first, last;
   };
   template <int kKeys>
-  __device__ __forceinline__ Reach reach(const NsaTileRef& t, int place) const {
+  HUNCH_DEVICE Reach reach(const NsaTileRef& t, int place) const {
     const int of_group = place >> a_.group_shift, head = place & ((1 << a_.group_shift) - 1);
     if (head >= a_.group || !(t.rows >> of_group & 1)) return {0, -1};
     const int position = known(kNsaPosition)[of_group], begin = t.tile * kKeys;
     if (t.branch == kNsaCompressed) return {0, visible(position) - 1 - begin};
     return {t.branch == kNsaWindow ? position - a_.window + 1 - begin : 0, position - begin};
   }
-  __device__ __forceinline__ bool reads_any(const NsaTileRef& t) const {  // of the warp's rows
+  HUNCH_DEVICE bool reads_any(const NsaTileRef& t) const {  // of the warp's rows
     const int first = m_ * 16 >> a_.group_shift, last = (m_ * 16 + 15) >> a_.group_shift;
     return (t.rows >> first & ((2u << (last - first)) - 1)) != 0;
   }
 
   template <int kKeys>
-  __device__ __forceinline__ void fold_tile(const NsaTileRef& t, uint32_t keys, uint32_t values, NsaState<D>& state) const {
+  HUNCH_DEVICE void fold_tile(const NsaTileRef& t, uint32_t keys, uint32_t values, NsaState<D>& state) const {
     const bool reads_it = reads_any(t), bundled = kTrees && t.bundle.beside > 0;
     float s[kKeys / 8][4];
     OnPaths on;
@@ -405,7 +404,7 @@ class NsaChain {
     }
   }
   // Weights of 16 keys times their values.
-  __device__ __forceinline__ void add_values(const uint32_t (&p)[4], const Spot& value, NsaState<D>& state) const {
+  HUNCH_DEVICE void add_values(const uint32_t (&p)[4], const Spot& value, NsaState<D>& state) const {
 #pragma unroll
     for (int n = 0; n < D / 16; ++n) {
       uint32_t b[4];
@@ -416,7 +415,7 @@ class NsaChain {
   }
   // Scores to weights; the state's references follow.
   template <int kKeys>
-  __device__ __forceinline__ void weigh(const NsaTileRef& t, float (&s)[kKeys / 8][4], NsaState<D>& state) const {
+  HUNCH_DEVICE void weigh(const NsaTileRef& t, float (&s)[kKeys / 8][4], NsaState<D>& state) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const Reach reads = reach<kKeys>(t, m_ * 16 + lane_ / 4 + 8 * h);
@@ -449,7 +448,7 @@ class NsaChain {
     }
   }
 
-  __device__ __forceinline__ void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first_row) const {
+  HUNCH_DEVICE void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first_row) const {
     float s[kNsaTile / 8][4];
     make_scores<kNsaTile>(keys, s);
     if (kTrees && t.bundle.beside > 0) score_beside<kNsaTile>(t, on_paths(t), keys, s);
@@ -471,7 +470,7 @@ class NsaChain {
     store_pooled(t, s, first_row);
   }
   // Heads of a KV head stand in neighbouring rows: in lanes 4, 8 and 16 apart, then in the tile's halves.
-  __device__ __forceinline__ void add_heads(float (&s)[kNsaTile / 8][4]) const {
+  HUNCH_DEVICE void add_heads(float (&s)[kNsaTile / 8][4]) const {
     for (int step = 0; step < min(a_.group_shift, 3); ++step)
 #pragma unroll
       for (int n = 0; n < kNsaTile / 8; ++n)
@@ -483,7 +482,7 @@ class NsaChain {
 #pragma unroll
         for (int i = 0; i < 2; ++i) s[n][i] += s[n][i + 2];
   }
-  __device__ __forceinline__ void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4], int first_row) const {
+  HUNCH_DEVICE void store_pooled(const NsaTileRef& t, const float (&s)[kNsaTile / 8][4], int first_row) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int place = m_ * 16 + lane_ / 4 + 8 * h, of_group = place >> a_.group_shift;

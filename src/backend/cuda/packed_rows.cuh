@@ -27,7 +27,7 @@ inline PackedRows wanted_packed(const Commands& commands, int64_t rows, int64_t 
 }
 
 // Inputs k .. k + 3 of a row.
-__device__ __forceinline__ void pack_four(const PackedRows& packed, int64_t row, int k, const float4& x) {
+HUNCH_DEVICE void pack_four(const PackedRows& packed, int64_t row, int k, const float4& x) {
   std::byte* block = packed.at + (int64_t(k / 64) * packed.blocks + row / 8) * 1024;
   *reinterpret_cast<uint2*>(block + swizzled(int(row % 8), k % 64)) = make_uint2(bf16x2_of(x.x, x.y), bf16x2_of(x.z, x.w));
 }

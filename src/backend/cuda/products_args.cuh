@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/ptx.h"
+
 namespace hunch {
 
 inline constexpr int kMaxProducts = 8;
@@ -45,14 +47,14 @@ struct SharedHead {
 inline constexpr int kHeadBytes = 1024;
 static_assert(sizeof(SharedHead) <= kHeadBytes);
 
-__device__ __forceinline__ const ProductOnDevice& product_of(const ProductsOnDevice& a, int& tile) {
+HUNCH_DEVICE const ProductOnDevice& product_of(const ProductsOnDevice& a, int& tile) {
   int p = 0;
   while (p + 1 < a.num_products && tile >= a.products[p].num_tiles) tile -= a.products[p++].num_tiles;
   return a.products[p];
 }
 
 // Adds to what lies there, as `red` does, which a chunk's products use: subnormals count as zeros. One rounding for all kernels.
-__device__ __forceinline__ float accumulated(float old, float value) {
+HUNCH_DEVICE float accumulated(float old, float value) {
   float sum;
   asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(old), "f"(value));
   return sum;

@@ -122,8 +122,7 @@ constexpr int halves_of(int n) { return n > 192 ? 2 : 1; }
 // Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
 // stays in use until the group committed last is done.
 template <DType kType, int N>
-__device__ __forceinline__ void multiply_records(
-    float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first, int t) {
+HUNCH_DEVICE void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first, int t) {
   constexpr RecordShape kShape = record_shape(kType);
   if constexpr (kType == DType::BF16) {
     const uint64_t a = tile_descriptor(shared_address(record)), b = tile_descriptor(x);
@@ -167,8 +166,7 @@ struct Places {
   float old[kTogether], bias[2];
 
   Places() = default;
-  __device__ __forceinline__ Places(
-      int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
+  HUNCH_DEVICE Places(int first_reg, const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
     const int feature = tile * 64 + t / 32 * 16 + t % 32 / 4 + 8 * (first_reg / 2 % 2);
     const int row = row_tile * N + first_reg / 4 * 8 + t % 4 * 2 + first_reg % 2;
     features = p.out_dim - feature, rows = a.rows - row;
@@ -178,13 +176,13 @@ struct Places {
     for (int i = 0; i < 2; ++i) bias[i] = p.bias && features > 8 * i ? p.bias[feature + 8 * i] : 0.0f;
     fetch(a);
   }
-  __device__ __forceinline__ void fetch(const ProductsOnDevice& a) {
+  HUNCH_DEVICE void fetch(const ProductsOnDevice& a) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) old[i] = there(i) && a.accumulate ? __ldcg(at(i)) : 0.0f;
   }
-  __device__ __forceinline__ bool there(int i) const { return features > i / 2 * 8 && rows > i % 2; }
-  __device__ __forceinline__ float* at(int i) const { return out + i / 2 * 8 + i % 2 * stride; }
-  __device__ __forceinline__ void write(const float* sums, const ProductsOnDevice& a) const {
+  HUNCH_DEVICE bool there(int i) const { return features > i / 2 * 8 && rows > i % 2; }
+  HUNCH_DEVICE float* at(int i) const { return out + i / 2 * 8 + i % 2 * stride; }
+  HUNCH_DEVICE void write(const float* sums, const ProductsOnDevice& a) const {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const float value = sums[i] * a.unit + bias[i / 2];
@@ -192,14 +190,14 @@ struct Places {
     }
   }
   // To those of the next 8 rows.
-  __device__ __forceinline__ void next(const ProductsOnDevice& a) {
+  HUNCH_DEVICE void next(const ProductsOnDevice& a) {
     out += 8 * stride, rows -= 8;
     asm volatile("" : "+l"(out), "+r"(rows));  // else the places of all are found first, for which there are no registers
     fetch(a);
   }
 };
 template <int N>
-__device__ __forceinline__ void write_sums(
+HUNCH_DEVICE void write_sums(
     const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int t) {
   Places<N, 4> places(0, a, p, tile, row_tile, t);
   if constexpr (N >= 64 && N <= 192) {  // what many are added to is asked for together
@@ -228,7 +226,7 @@ __device__ __forceinline__ void write_sums(
 // Blocks of a grid are all on the device together, and a unit waits for units before it or of its own tile only.
 // kMost: words of a sender at a time, which need registers.
 template <int N, int kSplits, int kMost>
-__device__ __forceinline__ void exchange_sums(
+HUNCH_DEVICE void exchange_sums(
     const float (&sums)[N / 2], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int row_tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
   constexpr int kShare = N / 2 / kSplits, kEven = kShare & -kShare, kTogether = kEven < kMost ? kEven : kMost;
@@ -294,7 +292,7 @@ __device__ __forceinline__ void exchange_sums(
 // multiply_records for one record of a gate and what it lets through: 32 features of the one, 32 of the other. Warps take 8 of
 // both into registers, so that a thread has both of an element.
 template <int N>
-__device__ __forceinline__ void multiply_gated(float (&sums)[N / 2], uint32_t record, uint64_t x, bool first, int t) {
+HUNCH_DEVICE void multiply_gated(float (&sums)[N / 2], uint32_t record, uint64_t x, bool first, int t) {
   constexpr int kHalves = halves_of(N), kRows = N / kHalves, kSteps = N > 224 ? 1 : N == 32 ? 2 : 4;  // as registers allow
   const int lane = t % 32, row = lane % 8;
   const uint32_t from = record + uint32_t(lane / 8 % 2 * 4096 + t / 32 * 1024 + row * 128);
@@ -320,7 +318,7 @@ __device__ __forceinline__ void multiply_gated(float (&sums)[N / 2], uint32_t re
 
 // The bits of the gate's own kernel (rows.cu), rounded.
 template <int N>
-__device__ __forceinline__ void write_gated(const float (&sums)[N / 2], const ProductsOnDevice& a, int tile, int t) {
+HUNCH_DEVICE void write_gated(const float (&sums)[N / 2], const ProductsOnDevice& a, int tile, int t) {
   const int feature = tile * 32 + t / 32 * 8 + t % 32 / 4, odd = feature % 2;
   std::byte* to = a.gated + int64_t(feature / 64) * a.gated_blocks * 1024 + swizzled(t % 4 * 2 + odd, (feature - odd) % 64);
 #pragma unroll
@@ -336,7 +334,7 @@ __device__ __forceinline__ void write_gated(const float (&sums)[N / 2], const Pr
 }
 
 // 8 neighbouring inputs of a row to packed_x; rows and inputs past the end are zeros.
-__device__ __forceinline__ void pack_unit(
+HUNCH_DEVICE void pack_unit(
     const float* x, int64_t x_stride, int64_t in_dim, int rows, int parts, int x_blocks, std::byte* packed, int unit) {
   // Neighbouring units are of one row, so that both sides are whole lines.
   const int row = unit / 8 / parts, part = unit / 8 % parts, column = unit % 8;
@@ -363,7 +361,7 @@ __device__ __forceinline__ void pack_unit(
 constexpr int helper_threads(int n, bool whole) { return whole || n > 128 ? 128 : 64; }
 
 template <DType kType, int N, int kBlocks, bool kWhole, bool kCut = false, bool kGated = false>
-__device__ __forceinline__ void products(const ProductsOnDevice* args) {
+HUNCH_DEVICE void products(const ProductsOnDevice* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
   extern __shared__ __align__(1024) std::byte shared_memory[];

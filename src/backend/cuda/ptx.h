@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#define HUNCH_DEVICE __device__ __forceinline__
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 #define HUNCH_HOPPER 1
 #define HUNCH_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
@@ -17,7 +18,7 @@ namespace hunch {
 
 // Until here a kernel may read only its arguments and what no kernel that may still run writes (weights): returns when all that
 // the kernels before it wrote is visible. EVERY kernel calls it, in every thread that touches other memory, before it does.
-__device__ __forceinline__ void wait_for_previous() {
+HUNCH_DEVICE void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -25,7 +26,7 @@ __device__ __forceinline__ void wait_for_previous() {
 
 // Lets the kernel behind start (it still waits for this one's end in wait_for_previous()). Best early, to hide its prologue; past
 // wait_for_previous() all that came before this kernel is done.
-__device__ __forceinline__ void let_next_start() {
+HUNCH_DEVICE void let_next_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -30,7 +30,7 @@ __host__ __device__ int slice_len_of(int64_t vocab) { return int((vocab + 4 * kS
 int threads_of(int64_t vocab) { return std::min(1024, (slice_len_of(vocab) / 4 + 31) / 32 * 32); }
 
 // What is known of ids, whatever part of a row they are.
-__device__ __forceinline__ SliceSum total_of(SliceSum own) {  // over a warp's lanes, for all
+HUNCH_DEVICE SliceSum total_of(SliceSum own) {  // over a warp's lanes, for all
   double greatest = own.greatest;
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) greatest = fmax(greatest, __shfl_xor_sync(kAllLanes, greatest, d));
@@ -44,13 +44,13 @@ struct Lists {
   double* scores;
   int32_t* ids;
   int k;
-  __device__ __forceinline__ Lists(double* memory, int length)
+  HUNCH_DEVICE Lists(double* memory, int length)
       : scores(memory), ids(reinterpret_cast<int32_t*>(memory + length * 32)), k(length) {}
-  __device__ __forceinline__ void put(int list, int nth, double score, int32_t id) const {
+  HUNCH_DEVICE void put(int list, int nth, double score, int32_t id) const {
     scores[nth * 32 + list] = score, ids[nth * 32 + list] = id;
   }
   template <class To>
-  __device__ __forceinline__ void merge(int count, const To& to) const {
+  HUNCH_DEVICE void merge(int count, const To& to) const {
     const int lane = int(threadIdx.x) % 32;
     int at = 0;
     for (int j = 0; j < count; ++j) {

@@ -34,11 +34,11 @@ struct SampleRow {
 struct Best {
   double score = -INFINITY;
   int32_t id = INT32_MAX;
-  __device__ __forceinline__ void add(double x, int32_t i) {
+  HUNCH_DEVICE void add(double x, int32_t i) {
     if (x > score || (x == score && x > -INFINITY && i < id)) score = x, id = i;
   }
 };
-__device__ __forceinline__ Best warp_best(Best b) {
+HUNCH_DEVICE Best warp_best(Best b) {
 #pragma unroll
   for (int d = 16; d > 0; d /= 2) {
     const double score = __shfl_xor_sync(kAllLanes, b.score, d);
@@ -47,7 +47,7 @@ __device__ __forceinline__ Best warp_best(Best b) {
   return b;
 }
 // exp(score - greatest); infinite logits that are equal share alike.
-__device__ __forceinline__ double part_of(double score, double greatest) { return score == greatest ? 1 : exp(score - greatest); }
+HUNCH_DEVICE double part_of(double score, double greatest) { return score == greatest ? 1 : exp(score - greatest); }
 
 // Bytes of workspace for that many rows of at most k ranks, and the kernels that use it.
 size_t rank_bytes(size_t rows, int64_t k);

@@ -39,14 +39,14 @@ struct ReadyDevice {
   const CopiedRow* copied;
 };
 
-__device__ __forceinline__ void store_row(const StoreDevice& store, int64_t row, int head, int part, const float* from) {
+HUNCH_DEVICE void store_row(const StoreDevice& store, int64_t row, int head, int part, const float* from) {
   encode_row(store.plane.dtype, kv_row(store.plane, store.pages, head, store.first_entry + row, part), store.plane.head_dim,
       [&](int d) { return from[d]; });
 }
 
 // Lane l holds the pairs l, l + 32, ... and what lies behind the rotated part. kept: the head as it is now.
 template <int kMostPairs, int kMostRest>
-__device__ __forceinline__ void ready_head(const ReadyDevice& a, const ReadyPart& part, int64_t row, int head, float* kept) {
+HUNCH_DEVICE void ready_head(const ReadyDevice& a, const ReadyPart& part, int64_t row, int head, float* kept) {
   const int lane = int(threadIdx.x % 32);
   float* x = part.x + row * part.row_stride + head * part.head_stride;
   const auto first_of = [&](int i) { return a.halves ? i : 2 * i; };

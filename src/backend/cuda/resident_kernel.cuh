@@ -12,12 +12,12 @@ namespace hunch {
 // Activations for wgmma: [8 inputs][rows, a power of two][8] bf16. The tensor cores always take 8 rows, and with fewer here the
 // others are whatever follows, in columns that nobody reads. So one row takes an eighth of the space of eight. Both strides are
 // the same one.
-__device__ __forceinline__ uint64_t rows_descriptor(uint32_t shared_address, int row_shift) {
+HUNCH_DEVICE uint64_t rows_descriptor(uint32_t shared_address, int row_shift) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << (16 + row_shift) | uint64_t(1) << (32 + row_shift);
 }
 
 // d += a b: 16 features of a warp, 16 inputs, 8 rows; registers as those of a warp in wgmma<8>.
-__device__ __forceinline__ void mma_sync(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+HUNCH_DEVICE void mma_sync(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -26,7 +26,7 @@ __device__ __forceinline__ void mma_sync(float (&d)[4], const uint32_t (&a)[4], 
 // Inputs [first, first + count) of all rows, rounded by an op before (packed_rows.cuh) or now; past the end are zeros. `count` is
 // a multiple of 64. With kSync as mma_sync takes them, [32 inputs][rows][4 threads][8]: a thread's words of two steps together.
 template <bool kSync>
-__device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* to, int first, int count, int threads) {
+HUNCH_DEVICE void load_rows(const ProductsOnDevice& a, std::byte* to, int first, int count, int threads) {
   constexpr int kAhead = 4;
   const int shift = a.row_shift, units = count / 8 << shift, in_dim = int(a.in_dim);
   const float4 zero = make_float4(0, 0, 0, 0);
@@ -75,7 +75,7 @@ __device__ __forceinline__ void load_rows(const ProductsOnDevice& a, std::byte* 
 }
 
 // exchange_sums and write_sums of 8 rows: only words of rows that are there, and what they are added to is fetched meanwhile.
-__device__ __forceinline__ void finish_rows(
+HUNCH_DEVICE void finish_rows(
     const float (&sums)[4], const ProductsOnDevice& a, const ProductOnDevice& p, int tile, int split, int t) {
   constexpr uint32_t kNothing = 0xffffffffu;
   const int splits = a.splits, share = 4 / splits;

@@ -31,7 +31,7 @@ struct RowSlice {
 
   // op(four keys, id of the first)
   template <class Op>
-  __device__ __forceinline__ void each_four(const Op& op) const {
+  HUNCH_DEVICE void each_four(const Op& op) const {
     constexpr int kStep = kRowThreads * 4, kFlight = 4;  // loads in flight; those past the end are of the last ids
     for (int base = threadIdx.x * 4; base < len; base += kStep * kFlight) {
       uint4 k[kFlight];
@@ -43,13 +43,13 @@ struct RowSlice {
     }
   }
   template <class Op>
-  __device__ __forceinline__ void each(const Op& op) const {
+  HUNCH_DEVICE void each(const Op& op) const {
     each_four([&](uint4 k, uint32_t id) { op(k.x, id), op(k.y, id + 1), op(k.z, id + 2), op(k.w, id + 3); });
   }
 };
 
 template <class T>
-__device__ __forceinline__ void tell_all(T* slot, const T& value) {  // of thread 0; a cluster.sync() must follow
+HUNCH_DEVICE void tell_all(T* slot, const T& value) {  // of thread 0; a cluster.sync() must follow
   const auto cluster = cluster_of_blocks();
   for (int b = 0; b < kClusterBlocks; ++b) *cluster.map_shared_rank(slot, b) = value;
 }
@@ -61,7 +61,7 @@ struct RowStats {
 };
 
 // Reads the row. All threads of the cluster, after a cluster.sync() by which all blocks have begun.
-__device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice, const float* logits, int vocab) {
+HUNCH_DEVICE RowStats load_row(RowShared& s, const RowSlice& slice, const float* logits, int vocab) {
   const auto cluster = cluster_of_blocks();
   const unsigned rank = cluster.block_rank();
   const int t = threadIdx.x, lane = t & 31, warp = t >> 5;
@@ -110,7 +110,7 @@ __device__ __forceinline__ RowStats load_row(RowShared& s, const RowSlice& slice
 }
 
 // A key that at least `count` ids reach and hardly more: the count-th best of what warps found greatest. 0: there is no such key.
-__device__ __forceinline__ uint32_t reached_by(RowShared& s, uint32_t count) {
+HUNCH_DEVICE uint32_t reached_by(RowShared& s, uint32_t count) {
   constexpr uint32_t kAll = kClusterBlocks * kRowWarps;
   if (count > kAll) return 0;
   const uint32_t t = threadIdx.x;
@@ -130,7 +130,7 @@ __device__ __forceinline__ uint32_t reached_by(RowShared& s, uint32_t count) {
 }
 
 // Sums over the cluster, the same bits in every thread. One call each between cluster-wide barriers of others.
-__device__ __forceinline__ uint32_t cluster_count(RowShared& s, uint32_t x) {
+HUNCH_DEVICE uint32_t cluster_count(RowShared& s, uint32_t x) {
   const auto cluster = cluster_of_blocks();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   x = __reduce_add_sync(kAllLanes, x);
@@ -148,7 +148,7 @@ __device__ __forceinline__ uint32_t cluster_count(RowShared& s, uint32_t x) {
 }
 // T: double or uint64_t.
 template <class T>
-__device__ __forceinline__ T block_sum(RowShared& s, T x) {  // in thread 0
+HUNCH_DEVICE T block_sum(RowShared& s, T x) {  // in thread 0
   T* sums = reinterpret_cast<T*>(s.warp_sums);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
@@ -161,7 +161,7 @@ __device__ __forceinline__ T block_sum(RowShared& s, T x) {  // in thread 0
   return x;
 }
 template <class T>
-__device__ __forceinline__ T cluster_sum(RowShared& s, T x) {
+HUNCH_DEVICE T cluster_sum(RowShared& s, T x) {
   const auto cluster = cluster_of_blocks();
   T* sums = reinterpret_cast<T*>(s.block_sums);
   x = block_sum(s, x);
@@ -173,14 +173,14 @@ __device__ __forceinline__ T cluster_sum(RowShared& s, T x) {
 }
 
 // Entries as integers in the order of selection: greater key first, then lower id.
-__device__ __forceinline__ uint64_t listed(uint32_t key, uint32_t id) { return uint64_t(key) << 32 | uint32_t(~id); }
-__device__ __forceinline__ uint32_t key_listed(uint64_t x) { return uint32_t(x >> 32); }
-__device__ __forceinline__ int32_t id_listed(uint64_t x) { return int32_t(~uint32_t(x)); }
+HUNCH_DEVICE uint64_t listed(uint32_t key, uint32_t id) { return uint64_t(key) << 32 | uint32_t(~id); }
+HUNCH_DEVICE uint32_t key_listed(uint64_t x) { return uint32_t(x >> 32); }
+HUNCH_DEVICE int32_t id_listed(uint64_t x) { return int32_t(~uint32_t(x)); }
 
 // Sends what `kept` keeps (at most kMostListed) and `also(key, id)` allows to the list of block 0, in no order; a
 // cluster.sync() must follow. `own`: room for as many in each block.
 template <class Also>
-__device__ __forceinline__ void list_kept(
+HUNCH_DEVICE void list_kept(
     RowShared& s, uint64_t* list, uint64_t* own, const RowSlice& slice, const Threshold& kept, const Also& also) {
   const auto cluster = cluster_of_blocks();
   slice.each_four([&](uint4 k, uint32_t id) {
@@ -200,7 +200,7 @@ __device__ __forceinline__ void list_kept(
 }
 
 // Sorts list[0, n), best first; room for the next power of two. One block.
-__device__ __forceinline__ void sort_list(uint64_t* list, int n) {
+HUNCH_DEVICE void sort_list(uint64_t* list, int n) {
   const int t = threadIdx.x;
   if (n <= 128) {  // each entry counts those before it
     uint64_t mine = 0;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void sort_list(uint64_t* list, int n) {
 }
 
 // exp(log2_ratio * ln 2) for log2_ratio <= 0 to fp32 precision at any distance: whole and fraction apart.
-__device__ __forceinline__ float exp2_of(double log2_ratio) {
+HUNCH_DEVICE float exp2_of(double log2_ratio) {
   if (!(log2_ratio > -150)) return 0;
   const double whole = rint(log2_ratio);
   return ldexpf(exp2f(float(log2_ratio - whole)), int(whole));

@@ -17,7 +17,7 @@ constexpr int kRowsOfBlock = 4;  // such rows per block
 constexpr int kHeld = 4;         // pieces of four elements that a thread keeps between the two passes of a norm
 
 // Elements [i, i + 4) of a row of n; zeros past its end. The same values whatever the alignment.
-__device__ __forceinline__ float4 load4(const float* row, int i, int n, bool aligned) {
+HUNCH_DEVICE float4 load4(const float* row, int i, int n, bool aligned) {
   if (aligned && i + 4 <= n) return *reinterpret_cast<const float4*>(row + i);
   float4 x{0, 0, 0, 0};
   if (i < n) x.x = row[i];
@@ -26,7 +26,7 @@ __device__ __forceinline__ float4 load4(const float* row, int i, int n, bool ali
   if (i + 3 < n) x.w = row[i + 3];
   return x;
 }
-__device__ __forceinline__ void store4(float* row, int i, int n, bool aligned, const float4& x) {
+HUNCH_DEVICE void store4(float* row, int i, int n, bool aligned, const float4& x) {
   if (aligned && i + 4 <= n) {
     *reinterpret_cast<float4*>(row + i) = x;
     return;

@@ -1,8 +1,8 @@
 // Rules on the device: the rows that backend/ops/logit_patch.h makes, bit for bit, as a request goes on.
 #include "backend/cuda/rules.h"
 
+#include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 
 #include "backend/cuda/device_test.h"
@@ -59,8 +59,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
           if (committed < 0) state.reset(prompt.data(), int64_t(prompt.size()));
           for (int i = 0; i < committed; ++i) state.append(token());
           std::vector<float> logits = test::gaussian(kRows * vocab, random(), 3);
-          logits[1] = std::numeric_limits<float>::quiet_NaN(),
-          logits[size_t(vocab) + 2] = -std::numeric_limits<float>::infinity();
+          logits[1] = NAN, logits[size_t(vocab) + 2] = -INFINITY;
           for (int i = 0; i < kRows - 1; ++i) drafts[i] = token();
           if (!state.reads_drafts()) drafts[2] = -1;
           const std::vector<int32_t> parents = {-1, 0, 1, 1, 3, 0};

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "backend/cuda/noise.cuh"
@@ -28,10 +27,8 @@ struct SampleDevice {
 struct Two {
   double score[2] = {-INFINITY, -INFINITY};
   int32_t id[2] = {INT32_MAX, INT32_MAX};
-  __device__ __forceinline__ bool before(double x, int32_t i, int at) const {
-    return x > score[at] || (x == score[at] && i < id[at]);
-  }
-  __device__ __forceinline__ void add(double x, int32_t i) {
+  HUNCH_DEVICE bool before(double x, int32_t i, int at) const { return x > score[at] || (x == score[at] && i < id[at]); }
+  HUNCH_DEVICE void add(double x, int32_t i) {
     if (x == -INFINITY) return;
     if (before(x, i, 0)) score[1] = score[0], id[1] = id[0], score[0] = x, id[0] = i;
     else if (before(x, i, 1)) score[1] = x, id[1] = i;
@@ -70,10 +67,8 @@ struct Shared {
 struct Law {
   double best, temperature, least;
   uint32_t best_key;
-  __device__ __forceinline__ double log_ratio(uint32_t key) const {
-    return key == best_key ? 0 : (double(value_of(key)) - best) / temperature;
-  }
-  __device__ __forceinline__ bool passes(uint32_t key) const {
+  HUNCH_DEVICE double log_ratio(uint32_t key) const { return key == best_key ? 0 : (double(value_of(key)) - best) / temperature; }
+  HUNCH_DEVICE bool passes(uint32_t key) const {
     const double x = log_ratio(key);
     return x >= least && !isinf(x);
   }
@@ -81,7 +76,7 @@ struct Law {
 
 // The lowest key that min_p lets pass: `passes` is monotone, so a bracket around the analytic place is searched 32 ways at a
 // time.
-__device__ __forceinline__ uint32_t lowest_passing(const Law& law) {
+HUNCH_DEVICE uint32_t lowest_passing(const Law& law) {
   if (law.best_key >= kInfKey) return law.best_key;
   if (isinf(law.least)) return kLeastFiniteKey;
   const int lane = threadIdx.x & 31;
@@ -105,14 +100,14 @@ __device__ __forceinline__ uint32_t lowest_passing(const Law& law) {
 }
 
 // A score as an integer of the same order; 0: absent.
-__device__ __forceinline__ uint64_t key_of_score(double x) {
+HUNCH_DEVICE uint64_t key_of_score(double x) {
   const uint64_t bits = uint64_t(__double_as_longlong(x + 0.0));  // -0 + 0 is +0
   return x == -INFINITY ? 0 : bits ^ (bits >> 63 ? ~0ull : 1ull << 63);
 }
-__device__ __forceinline__ double score_of_key(uint64_t key) {
+HUNCH_DEVICE double score_of_key(uint64_t key) {
   return key == 0 ? -INFINITY : __longlong_as_double(int64_t(key ^ (key >> 63 ? 1ull << 63 : ~0ull)));
 }
-__device__ __forceinline__ Two warp_two(const Two& x) {
+HUNCH_DEVICE Two warp_two(const Two& x) {
   uint64_t mine[2] = {key_of_score(x.score[0]), key_of_score(x.score[1])};
   int32_t id[2] = {x.id[0], x.id[1]};
   Two out;
@@ -128,7 +123,7 @@ __device__ __forceinline__ Two warp_two(const Two& x) {
   }
   return out;
 }
-__device__ __forceinline__ Two block_two(Shared& s, const Two& x) {  // in thread 0
+HUNCH_DEVICE Two block_two(Shared& s, const Two& x) {  // in thread 0
   Two all = warp_two(x);
   if (threadIdx.x % 32 == 0) s.warp_two[threadIdx.x / 32] = all;
   __syncthreads();
@@ -136,18 +131,18 @@ __device__ __forceinline__ Two block_two(Shared& s, const Two& x) {  // in threa
   return all;
 }
 
-__device__ __forceinline__ void write_choice(const SampleRow& row, const Two& two) {  // one thread
+HUNCH_DEVICE void write_choice(const SampleRow& row, const Two& two) {  // one thread
   const bool any = two.id[0] != INT32_MAX, second = two.id[1] != INT32_MAX;
   *row.token = any ? two.id[0] : -1;
   if (row.second) *row.second = second ? two.id[1] : -1;
   if (row.lead) *row.lead = second ? float(two.score[0] - two.score[1]) : INFINITY;
 }
 // `best`: the greatest key; 0 in refused rows.
-__device__ __forceinline__ void note_cut(const SampleRow& row, const Threshold& kept, uint32_t best) {  // one thread
+HUNCH_DEVICE void note_cut(const SampleRow& row, const Threshold& kept, uint32_t best) {  // one thread
   if (row.cut) *row.cut = {kept.key, kept.id, best, best != 0};
 }
 // The choice among all blocks' candidates, by block 0.
-__device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Two& mine) {
+HUNCH_DEVICE void choose(Shared& s, const SampleRow& row, const Two& mine) {
   const auto cluster = cluster_of_blocks();
   const Two two = block_two(s, mine);
   if (threadIdx.x == 0) *cluster.map_shared_rank(&s.block_two[cluster.block_rank()], 0) = two;
@@ -159,7 +154,7 @@ __device__ __forceinline__ void choose(Shared& s, const SampleRow& row, const Tw
 
 // This block's part of the row of probabilities.
 template <class Prob>
-__device__ __forceinline__ void write_probs(const SampleRow& row, const RowSlice& slice, const Prob& prob) {
+HUNCH_DEVICE void write_probs(const SampleRow& row, const RowSlice& slice, const Prob& prob) {
   const bool aligned = reinterpret_cast<uintptr_t>(row.probs) % 16 == 0;
   slice.each_four([&](uint4 k, uint32_t id) {
     const float p[4] = {prob(k.x, id), prob(k.y, id + 1), prob(k.z, id + 2), prob(k.w, id + 3)};
@@ -214,7 +209,7 @@ __device__ __noinline__ FoundMass find_mass(MassShared& s, uint64_t target) {
   return {s.found.bin, s.found.remaining, s.found.inside};
 }
 
-__device__ __forceinline__ uint64_t mass_of(const Law& law, uint32_t key) {
+HUNCH_DEVICE uint64_t mass_of(const Law& law, uint32_t key) {
   return __double2ull_rn(exp(law.log_ratio(key)) * double(uint64_t(1) << kPointBits));
 }
 
@@ -256,7 +251,7 @@ __device__ __noinline__ Threshold select_mass(Shared& s, const RowSlice& slice, 
 }
 
 // The best of the list by their scores, in few.prefix, and their shares: one warp.
-__device__ __forceinline__ void rank_few(ListShared& few, const SampleRow& row, int count, double greatest) {
+HUNCH_DEVICE void rank_few(ListShared& few, const SampleRow& row, int count, double greatest) {
   const int lane = int(threadIdx.x);
   double total = 0;
   for (int i = lane; i < count; i += 32) total += part_of(few.prefix[i], greatest);
@@ -510,7 +505,7 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
       row.second = args.seconds.data ? args.seconds.data + r * args.seconds.stride[0] : nullptr;
       row.lead = args.leads.data ? args.leads.data + r * args.leads.stride[0] : nullptr;
       row.temperature = double(p.temperature);
-      row.least = p.min_p > 0 ? std::min(0.0, std::log(double(p.min_p))) : -std::numeric_limits<double>::infinity();
+      row.least = p.min_p > 0 ? std::min(0.0, std::log(double(p.min_p))) : -INFINITY;
       row.top_p = double(p.top_p);
       row.noise = {{uint32_t(args.key.seed), uint32_t(args.key.seed >> 32)}, uint32_t(args.positions(r)), uint32_t(args.stream),
           args.key.sample};

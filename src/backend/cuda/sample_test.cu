@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 
 #include "backend/cuda/device_test.h"
@@ -13,7 +12,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Sampled {
   std::vector<int32_t> tokens, seconds;
@@ -55,7 +54,7 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
 Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   const std::vector<int32_t> positions = positions_from(first_position, rows);
-  const size_t count = static_cast<size_t>(rows);
+  const size_t count = size_t(rows);
   Sampled out{
       std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
@@ -139,7 +138,7 @@ TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   auto commands = Commands::make().value();
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000, 20000}) {
-    std::vector<float> logits(static_cast<size_t>(vocab * 2));
+    std::vector<float> logits(size_t(vocab * 2));
     for (float& x : logits) x = float(random() % 4) - 1;  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
       expect_reference(*commands, logits, vocab, params);

@@ -23,15 +23,15 @@ struct NoCluster {
   }
 };
 #if HUNCH_HOPPER
-__device__ __forceinline__ auto cluster_of_blocks() { return cooperative_groups::this_cluster(); }
+HUNCH_DEVICE auto cluster_of_blocks() { return cooperative_groups::this_cluster(); }
 #else
-__device__ __forceinline__ NoCluster cluster_of_blocks() { return {}; }
+HUNCH_DEVICE NoCluster cluster_of_blocks() { return {}; }
 #endif
 
 constexpr int kClusterBlocks = 8;  // the most that every Hopper device places
 // The blocks that share a selection: kClusterBlocks, or one by itself.
 template <int kBlocks>
-__device__ __forceinline__ auto blocks_together() {
+HUNCH_DEVICE auto blocks_together() {
   if constexpr (kBlocks > 1) return cluster_of_blocks();
   else return NoCluster{};
 }
@@ -42,15 +42,15 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // Keys: greater is better. Absent entries have key 0, NaN key 1: neither is the key of a number.
 constexpr uint32_t kAbsentKey = 0, kNanKey = 1, kLeastFiniteKey = 0x00800000u, kInfKey = 0xff800000u;
 
-__device__ __forceinline__ uint32_t key_of_number(float x) {
+HUNCH_DEVICE uint32_t key_of_number(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 + 0 is +0
   return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
 }
-__device__ __forceinline__ uint32_t key_of(float x) { return x != x ? kNanKey : key_of_number(x); }
-__device__ __forceinline__ float value_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+HUNCH_DEVICE uint32_t key_of(float x) { return x != x ? kNanKey : key_of_number(x); }
+HUNCH_DEVICE float value_of(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
 
 // Four keys in one access: left to itself the compiler loads them one by one as they are looked at, each with conflicts of banks.
-__device__ __forceinline__ uint4 load_four(const void* keys) {
+HUNCH_DEVICE uint4 load_four(const void* keys) {
   uint4 k;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(k.x), "=r"(k.y), "=r"(k.z), "=r"(k.w)
@@ -64,12 +64,12 @@ constexpr uint32_t kEveryId = 0xffffffffu;
 // The entries that are kept: greater keys, and of the equal ones those up to an index.
 struct Threshold {
   uint32_t key, id;
-  __device__ __forceinline__ bool keeps(uint32_t k, uint32_t i) const { return k > key || (k == key && i <= id); }
+  HUNCH_DEVICE bool keeps(uint32_t k, uint32_t i) const { return k > key || (k == key && i <= id); }
   struct Four {
     bool x, y, z, w;
   };
   // Of indices i .. i + 3. Most often equal keys are all kept.
-  __device__ __forceinline__ Four keeps_four(const uint4& k, uint32_t i) const {
+  HUNCH_DEVICE Four keeps_four(const uint4& k, uint32_t i) const {
     if (id == kEveryId) return {k.x >= key, k.y >= key, k.z >= key, k.w >= key};
     return {keeps(k.x, i), keeps(k.y, i + 1), keeps(k.z, i + 2), keeps(k.w, i + 3)};
   }
@@ -83,7 +83,7 @@ struct SelectShared {
   } found;
 };
 
-__device__ __forceinline__ uint32_t warp_scan(uint32_t x) {
+HUNCH_DEVICE uint32_t warp_scan(uint32_t x) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
@@ -94,14 +94,14 @@ __device__ __forceinline__ uint32_t warp_scan(uint32_t x) {
 }
 
 // Before the first selection, by all threads of a block; a barrier must follow.
-__device__ __forceinline__ void clear_bins(SelectShared& s) {
+HUNCH_DEVICE void clear_bins(SelectShared& s) {
   for (int i = threadIdx.x; i < kBins; i += blockDim.x) s.bins[i] = 0;
 }
 
 // The blocks of a cluster wait for each other, but what they wrote is not made visible (that costs a thousand cycles): enough
 // where memory is about to be overwritten whose last reads by others have returned.
 template <int kBlocks>
-__device__ __forceinline__ void cluster_meet() {
+HUNCH_DEVICE void cluster_meet() {
 #if HUNCH_HOPPER
   if constexpr (kBlocks > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
@@ -165,7 +165,7 @@ __device__ __noinline__ Found find_bin(SelectShared& s, uint32_t remaining) {
 }
 
 // One more in a bin where `in`; a predicate instead of a branch.
-__device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
+HUNCH_DEVICE void count_where(bool in, const uint32_t* bin) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p red.shared.add.u32 [%0], 1;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(bin))),
       "r"(uint32_t(in))
@@ -174,7 +174,7 @@ __device__ __forceinline__ void count_where(bool in, const uint32_t* bin) {
 
 // Of the entries with `key`, the `count`-th lowest index. each(op) calls op(key, index) for every entry of this thread.
 template <int kBlocks = kClusterBlocks, class Each>
-__device__ __forceinline__ Threshold select_ids(SelectShared& s, uint32_t key, uint32_t count, const Each& each) {
+HUNCH_DEVICE Threshold select_ids(SelectShared& s, uint32_t key, uint32_t count, const Each& each) {
   each([&](uint32_t k, uint32_t i) { count_where(k == key, &s.bins[i >> 11]); });
   const Found high = find_bin<kBlocks>(s, count);
   if (high.remaining == high.inside) return {key, high.bin << 11 | 2047u};
@@ -182,11 +182,11 @@ __device__ __forceinline__ Threshold select_ids(SelectShared& s, uint32_t key, u
   return {key, high.bin << 11 | find_bin<kBlocks>(s, high.remaining).bin};
 }
 
-__device__ __forceinline__ void count_high(SelectShared& s, uint32_t key) { count_where(true, &s.bins[2047u - (key >> 21)]); }
+HUNCH_DEVICE void count_high(SelectShared& s, uint32_t key) { count_where(true, &s.bins[2047u - (key >> 21)]); }
 
 // What keeps exactly the `count` best. Expects count_high() done for every entry, in the calling order of find_bin's promise.
 template <int kBlocks = kClusterBlocks, class Each>
-__device__ __forceinline__ Threshold select_best(SelectShared& s, uint32_t count, const Each& each) {
+HUNCH_DEVICE Threshold select_best(SelectShared& s, uint32_t count, const Each& each) {
   Found f = find_bin<kBlocks>(s, count);
   const uint32_t high = 2047u - f.bin;
   if (f.remaining == f.inside) return {high << 21, kEveryId};

@@ -43,7 +43,7 @@ struct TopKSet {
 };
 
 // The i-th of a set's list is j: its block's entries.
-__device__ __forceinline__ void put_choice(const TopKSet& set, uint32_t i, int32_t j) {
+HUNCH_DEVICE void put_choice(const TopKSet& set, uint32_t i, int32_t j) {
   int32_t* to = set.index + int64_t(i) * set.block;
   for (int e = 0; e < set.block; ++e) to[e] = j * set.block + e;
 }
@@ -55,7 +55,7 @@ struct TopKSets {
   const uint32_t* call_of;  // of each set
   int32_t num_sets, pad;
 
-  __device__ __forceinline__ TopKSet operator[](int i) const {
+  HUNCH_DEVICE TopKSet operator[](int i) const {
     const TopKCall call = calls[call_of[i]];
     const float* scores = call.scores + (i - call.first) * call.score_stride;
     return {scores, call.index + (i - call.first) * call.index_stride, call.n, call.count, call.sinks, call.recent_from,
@@ -79,7 +79,7 @@ struct Shared {
 // One step of the dilation in registers: y[i][c] of lane l is entry 128 i + 4 l + c of the batch; y[0] holds the entries before
 // it. The step is 4 * lanes + kRest entries. Rows go last to first, so that the row before still has its old values.
 template <bool kNan, int kRest, bool kNear>
-__device__ __forceinline__ void dilate(float (&y)[kBatch + 1][4], int lanes, float factor) {
+HUNCH_DEVICE void dilate(float (&y)[kBatch + 1][4], int lanes, float factor) {
   const int lane = threadIdx.x & 31;
 #pragma unroll
   for (int i = kBatch; i >= 0; --i) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void dilate(float (&y)[kBatch + 1][4], int lanes, flo
 }
 
 template <bool kNan>
-__device__ __forceinline__ void dilate_all(float (&y)[kBatch + 1][4], const TopKSet& set) {
+HUNCH_DEVICE void dilate_all(float (&y)[kBatch + 1][4], const TopKSet& set) {
   for (int s = 0; s < set.spread.num_steps; ++s) {
     const int lanes = set.spread.step[s] >> 2;
     const float factor = set.spread.factor[s];
@@ -180,7 +180,7 @@ struct WarpRows {
   int first, last, held;
 
   template <class Op>
-  __device__ __forceinline__ void each_row(bool load_all, const Op& op) const {
+  HUNCH_DEVICE void each_row(bool load_all, const Op& op) const {
     const int lane = threadIdx.x & 31;
     for (int b = first; b < last; b += kBatch) {
       const bool kept = b - first < held;
@@ -200,14 +200,14 @@ struct WarpRows {
     }
   }
   template <class Op>
-  __device__ __forceinline__ void each(const Op& op) const {
+  HUNCH_DEVICE void each(const Op& op) const {
     each_row(false, [&](uint4 k, uint32_t j) { op(k.x, j), op(k.y, j + 1), op(k.z, j + 2), op(k.w, j + 3); });
   }
 };
 
 // One set, by all blocks of a cluster, with s.set and clear bins visible to all of them.
 template <int kBlocks>
-__device__ __forceinline__ void choose_set(Shared& s, int held) {
+HUNCH_DEVICE void choose_set(Shared& s, int held) {
   const auto cluster = blocks_together<kBlocks>();
   const int rank = int(cluster.block_rank()), warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
   const TopKSet& set = s.set;
@@ -270,7 +270,7 @@ __device__ __forceinline__ void choose_set(Shared& s, int held) {
 }
 
 template <int kBlocks>
-__device__ __forceinline__ void choose_mine(const TopKDevice* args) {
+HUNCH_DEVICE void choose_mine(const TopKDevice* args) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   const TopKDevice a = *args;

@@ -2,7 +2,6 @@
 #include "backend/cuda/top_k.h"
 
 #include <cmath>
-#include <limits>
 #include <random>
 
 #include "backend/cuda/device_test.h"
@@ -11,7 +10,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = INFINITY, kNan = NAN;
 
 enum class Kind { Uniform, Wide, Ties, Signed, Odd, Equal, Heaps, OneNan };
 constexpr Kind kKinds[] = {

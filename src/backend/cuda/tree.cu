@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kGrowThreads = unsigned(kMostLevelSlots), kChooseThreads = 1024;
 
-__device__ __forceinline__ bool better(double chance, int slot, double than, int than_slot) {
+HUNCH_DEVICE bool better(double chance, int slot, double than, int than_slot) {
   return chance > than || (chance == than && slot < than_slot);
 }
 

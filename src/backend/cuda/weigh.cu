@@ -17,10 +17,10 @@ constexpr unsigned kEveryLane = 0xffffffffu;
 struct Runner {
   double time = INFINITY;
   int32_t id = INT32_MAX;  // none
-  __device__ __forceinline__ void meet(double other_time, int32_t other_id) {
+  HUNCH_DEVICE void meet(double other_time, int32_t other_id) {
     if (other_time < time || (other_time == time && other_id < id)) time = other_time, id = other_id;
   }
-  __device__ __forceinline__ void meet_lanes() {
+  HUNCH_DEVICE void meet_lanes() {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) meet(__shfl_xor_sync(kEveryLane, time, d), __shfl_xor_sync(kEveryLane, id, d));
   }
@@ -42,7 +42,7 @@ struct WeighDevice {
   Runners* parts;  // [node][kParts]
 };
 
-__device__ __forceinline__ void run(Runner& best, float about, double weight, uint32_t bits, int32_t id) {
+HUNCH_DEVICE void run(Runner& best, float about, double weight, uint32_t bits, int32_t id) {
   if (!(weight > 0) || about > 1.001f * float(best.time) * float(weight)) return;
   best.meet(-log((double(bits) + 0.5) * 0x1p-32) / weight, id);
 }

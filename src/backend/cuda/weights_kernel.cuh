@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "backend/cuda/ptx.h"
 #include "backend/cuda/weights.h"
 
 namespace hunch {
@@ -11,34 +12,32 @@ namespace hunch {
 struct PackedPosition {
   int part, thread, step, reg, half;  // of an element of a record
 };
-__device__ __forceinline__ PackedPosition position_of(int feature, int input) {
+HUNCH_DEVICE PackedPosition position_of(int feature, int input) {
   const int part = input / 64, step = input % 64 / 16, in_step = input % 16;
   const int thread = feature / 16 * 32 + feature % 8 * 4 + in_step % 8 / 2;
   return {part, thread, step, (feature % 16) / 8 + 2 * (in_step / 8), in_step % 2};
 }
 
-__device__ __forceinline__ float half_at(const std::byte* p) { return __half2float(*reinterpret_cast<const __half*>(p)); }
-__device__ __forceinline__ uint32_t word_at(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
+HUNCH_DEVICE float half_at(const std::byte* p) { return __half2float(*reinterpret_cast<const __half*>(p)); }
+HUNCH_DEVICE uint32_t word_at(const std::byte* p) { return *reinterpret_cast<const uint32_t*>(p); }
 
 // Codes of E4M3 are the bits of fp16 with an exponent's bias of 7 instead of 15. Here NaN codes are numbers: packing has made
 // their scale NaN.
-__device__ __forceinline__ float f8_value(uint32_t code) {
+HUNCH_DEVICE float f8_value(uint32_t code) {
   return __half2float(__ushort_as_half(uint16_t((code & 128) << 8 | (code & 127) << 7))) * 256;
 }
 
 // Offset of element (feature, input) in a record of bf16.
-__device__ __forceinline__ int swizzled(int feature, int input) {
-  return feature * 128 + ((input / 8) ^ (feature % 8)) * 16 + input % 8 * 2;
-}
+HUNCH_DEVICE int swizzled(int feature, int input) { return feature * 128 + ((input / 8) ^ (feature % 8)) * 16 + input % 8 * 2; }
 
 // Two codes of E2M1, for register i, out of a word of eight: their bits where bf16 has sign, low exponent and high mantissa.
 // Four such patterns do not fit into 16 bits: that of register 3 is in two pieces.
-__device__ __forceinline__ uint32_t mxfp4_bits(uint32_t word, int i) {
+HUNCH_DEVICE uint32_t mxfp4_bits(uint32_t word, int i) {
   if (i == 3) return (word << 6 & 0x80c080c0u) | (word >> 2 & 0x01000100u);
   return (i == 0 ? word : i == 1 ? word << 4 : __funnelshift_r(word, word, 6)) & 0x81c081c0u;
 }
 // The same of one code, back to where the word has it.
-__device__ __forceinline__ uint32_t mxfp4_place(uint32_t code, int i, int half) {
+HUNCH_DEVICE uint32_t mxfp4_place(uint32_t code, int i, int half) {
   const uint32_t bits = ((code & 8) << 12 | (code & 7) << 6) << (16 * half);
   if (i == 3) return (bits & 0x80c080c0u) >> 6 | (bits & 0x01000100u) << 2;
   return i == 0 ? bits : i == 1 ? bits >> 4 : __funnelshift_l(bits, bits, 6);

@@ -14,14 +14,13 @@ namespace hunch {
 
 // Shared memory [rows][64 bf16], each 8 rows a block of 1 KiB with 16-byte units exchanged (unit ^ row % 8), at a multiple of 1
 // KiB.
-__device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared_address) {
+HUNCH_DEVICE uint64_t tile_descriptor(uint32_t shared_address) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
 
 // copy_to_shared() into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in
 // each.
-__device__ __forceinline__ void copy_to_blocks(
-    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks, uint64_t policy) {
+HUNCH_DEVICE void copy_to_blocks(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, int blocks, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1], %2, [%3], "
       "%4, %5;" ::"r"(to),
@@ -29,7 +28,7 @@ __device__ __forceinline__ void copy_to_blocks(
       : "memory");
 }
 // Arrives at the barrier in the block of the cluster with this rank.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+HUNCH_DEVICE void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -37,13 +36,13 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t ran
       "r"(rank)
       : "memory");
 }
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void sync_cluster() {  // threads that have exited are not waited for
+HUNCH_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+HUNCH_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+HUNCH_DEVICE void sync_cluster() {  // threads that have exited are not waited for
   cluster_arrive();
   cluster_wait();
 }
-__device__ __forceinline__ bool barrier_done(uint32_t barrier, uint32_t parity) {  // asks once
+HUNCH_DEVICE bool barrier_done(uint32_t barrier, uint32_t parity) {  // asks once
   uint32_t done;
   asm volatile(
       "{.reg .pred p;\n"
@@ -55,49 +54,49 @@ __device__ __forceinline__ bool barrier_done(uint32_t barrier, uint32_t parity) 
   return done != 0;
 }
 // Orders memory written by ordinary stores and the copy engine's reads of it.
-__device__ __forceinline__ void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
+HUNCH_DEVICE void show_to_copy_engine() { asm volatile("fence.proxy.async;" ::: "memory"); }
 // Single words that other blocks write or read meanwhile; no order among them.
-__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* p) {
+HUNCH_DEVICE uint32_t load_relaxed(const uint32_t* p) {
   uint32_t value;
   asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_relaxed(uint32_t* p, uint32_t value) {
+HUNCH_DEVICE void store_relaxed(uint32_t* p, uint32_t value) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
-__device__ __forceinline__ int load_acquire(const int* p) {
+HUNCH_DEVICE int load_acquire(const int* p) {
   int value;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 
-__device__ __forceinline__ void add_release(int* p, int value) {
+HUNCH_DEVICE void add_release(int* p, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
 // Words of shared memory by their 32-bit address.
-__device__ __forceinline__ uint32_t load_4(uint32_t from) {
+HUNCH_DEVICE uint32_t load_4(uint32_t from) {
   uint32_t x;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
-__device__ __forceinline__ uint2 load_8(uint32_t from) {
+HUNCH_DEVICE uint2 load_8(uint32_t from) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(from) : "memory");
   return x;
 }
-__device__ __forceinline__ uint4 load_16(uint32_t from) {
+HUNCH_DEVICE uint4 load_16(uint32_t from) {
   uint4 x;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(from) : "memory");
   return x;
 }
 
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {  // (a & b) | c
+HUNCH_DEVICE uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {  // (a & b) | c
   uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
-__device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
+HUNCH_DEVICE uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
   uint32_t d;
 #if HUNCH_HOPPER
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
@@ -106,7 +105,7 @@ __device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
 #endif
   return d;
 }
-__device__ __forceinline__ uint32_t bf16x2_sub(uint32_t a, uint32_t b) {
+HUNCH_DEVICE uint32_t bf16x2_sub(uint32_t a, uint32_t b) {
   uint32_t d;
 #if HUNCH_HOPPER
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
@@ -115,13 +114,13 @@ __device__ __forceinline__ uint32_t bf16x2_sub(uint32_t a, uint32_t b) {
 #endif
   return d;
 }
-__device__ __forceinline__ uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
+HUNCH_DEVICE uint32_t bf16x2_fma(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 // Rounds to nearest even; `low` goes to the low half.
-__device__ __forceinline__ uint32_t bf16x2_of(float low, float high) {
+HUNCH_DEVICE uint32_t bf16x2_of(float low, float high) {
   uint32_t d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
@@ -157,7 +156,7 @@ __device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, boo
 // i0, i1, ...: the numbers that follow those of the sums.
 #define HUNCH_WGMMA(n, names, sums, i0, i1, i2, i3, i4, i5) \
   template <> \
-  __device__ __forceinline__ void wgmma<n>(float(&d)[n / 2], uint64_t a, uint64_t b, bool add) { \
+  HUNCH_DEVICE void wgmma<n>(float(&d)[n / 2], uint64_t a, uint64_t b, bool add) { \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i2 \
                  ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, %" #i0 ", %" #i1 ", p, 1, 1, 0, 0;}\n" \
@@ -165,7 +164,7 @@ __device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, boo
                  : "l"(a), "l"(b), "r"(int(add))); \
   } \
   template <> \
-  __device__ __forceinline__ void wgmma<n>(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add) { \
+  HUNCH_DEVICE void wgmma<n>(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add) { \
     asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i5 \
                  ", 0;\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 \

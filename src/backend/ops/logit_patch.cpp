@@ -3,14 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/check.h"
 
 namespace hunch {
 namespace {
 
-constexpr float kBanned = -std::numeric_limits<float>::infinity();
+constexpr float kBanned = -INFINITY;
 
 }  // namespace
 

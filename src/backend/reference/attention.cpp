@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstdint>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -101,7 +101,7 @@ void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const 
     for (int i = 0; i < kv_heads_per_set; ++i)
       entries.emplace_back(kv, layer, int(set) * kv_heads_per_set + i, 0, scores.prefix_len);
     for (int64_t e = 0; e < scores.prefix_len; ++e) {
-      float score = scores.combine == ScoreCombine::Sum ? 0 : -std::numeric_limits<float>::infinity();
+      float score = scores.combine == ScoreCombine::Sum ? 0 : -INFINITY;
       for (int64_t row = 0; row < q.extent[0]; ++row) {
         if (!scores.row_used(row)) continue;
         double sum = 0;
@@ -132,7 +132,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
     for (int kv_head = 0; kv_head < run.kv.store->kv_heads; ++kv_head) {
       std::set<int64_t> asked;
       std::vector<std::vector<int64_t>> read;
-      int64_t first = std::numeric_limits<int64_t>::max(), end = 0;
+      int64_t first = INT64_MAX, end = 0;
       for (int64_t row = 0; row < run.num_rows; ++row) {
         const auto entries = entries_of(run, row, kv_head);
         asked.insert(entries.begin(), entries.end());
@@ -143,8 +143,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)],
-              args.sinks ? args.sinks[head] : -std::numeric_limits<float>::infinity(), logits, sums,
-              &args.out(run.first_row + row, head, 0));
+              args.sinks ? args.sinks[head] : -INFINITY, logits, sums, &args.out(run.first_row + row, head, 0));
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }
       }

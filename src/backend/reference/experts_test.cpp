@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
@@ -49,7 +48,7 @@ TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
   EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, true).ids, (Ids{0, 1, 3}));
   EXPECT_EQ(route({0, 0, 0, 0}, 2, false).ids, (Ids{0, 1}));
   EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ids{0, 1, 2}));
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float nan = NAN;
   for (const int32_t id : route({1, nan, 2, nan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
 }
 
@@ -62,7 +61,7 @@ TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
   EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 1, 3}));
   // By logits: their softmax over all would not tell the second from the third.
   EXPECT_EQ(route({0, -300, -200}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 2}));
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float nan = NAN;
   EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{1, 3}));
 }
 
@@ -110,7 +109,7 @@ TEST(Route, GroupsAreAsGoodAsTheirTwoBestAndDroppedOnesAreNeverChosen) {
   EXPECT_EQ(route_deepseek(logits, {-3, -3, -3, -3, -2, -2}, 2, {3, 1}).ids, (Ids{4, 5}));
   // By softmax a group is as good as its best alone.
   EXPECT_EQ(route_deepseek({5, -9, 4, 4, 0, 0}, {}, 2, {3, 1}, false).ids, (Ids{0, 1}));
-  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float nan = NAN;
   EXPECT_EQ(route_deepseek({nan, nan, 0, nan, -1, -1}, zero, 2, {3, 1}).ids, (Ids{4, 5}));
   for (const int32_t id : route_deepseek({nan, nan, nan, nan, nan, nan}, zero, 2, {3, 1}).ids) EXPECT_TRUE(id >= 0 && id < 2);
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <vector>
 
@@ -22,7 +21,7 @@ void encode_q8(const float* from, int n, std::byte* to) {
   for (int i = 0; i < n; ++i) finite = finite && std::isfinite(from[i]), greatest = std::max(greatest, std::fabs(from[i]));
   const bool coded = finite && greatest >= kLeastCoded;
   const float inverse = coded ? 127 / greatest : 0;
-  const float scale = coded ? greatest / 127 : finite ? 0 : std::numeric_limits<float>::quiet_NaN();
+  const float scale = coded ? greatest / 127 : finite ? 0 : NAN;
   for (int i = 0; i < n; ++i) to[i] = std::byte(finite ? int8_t(std::nearbyint(from[i] * inverse)) : 0);
   std::memcpy(to + n, &scale, sizeof scale);
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -14,7 +13,7 @@ namespace hunch {
 
 void ReferenceBackend::log_probs(const LogProbsArgs& args) {
   const int64_t vocab = args.logits.extent[1];
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = INFINITY, kNan = NAN;
   for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
     const float* x = &args.logits(r, 0);
     const bool has_nan = std::any_of(x, x + vocab, [](float v) { return std::isnan(v); });

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -14,7 +13,7 @@
 namespace hunch {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNan = NAN;
 
 std::unique_ptr<Weight> weight_of(Backend& backend, const std::vector<float>& values, int64_t out_dim) {
   Tensor tensor;
@@ -153,7 +152,7 @@ TEST(Reference, ReadsNothingBeforeTheRunsFirstEntry) {
     head.attend(run, q, last, out, lse);
     EXPECT_EQ(out[0], 0);
     EXPECT_EQ(out[1], 0);
-    EXPECT_EQ(lse[0], -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(lse[0], -INFINITY);
     EXPECT_FLOAT_EQ(out[2], 8);
     EXPECT_FLOAT_EQ(out[4], 0.25f * 8 + 0.75f * 16);
     EXPECT_FLOAT_EQ(lse[2], std::log(4.0f));
@@ -315,7 +314,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
 std::vector<int32_t> select(
     const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
   ReferenceBackend backend;
-  std::vector<int32_t> index(static_cast<size_t>(count * block));
+  std::vector<int32_t> index(size_t(count * block));
   const int64_t n = int64_t(scores.size());
   backend.top_k({View<const float, 2>(scores.data(), 1, n), n, count, spread, sinks, recent, block,
       View<int32_t, 2>(index.data(), 1, count * block)});

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -28,8 +27,7 @@ struct Candidate {
 // themselves, which division and exponential could only blur. The best id always survives.
 std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best, const SamplingParams& params) {
   std::vector<Candidate> kept;
-  const double least =
-      params.min_p > 0 ? std::min(0.0, std::log(double(params.min_p))) : -std::numeric_limits<double>::infinity();
+  const double least = params.min_p > 0 ? std::min(0.0, std::log(double(params.min_p))) : -INFINITY;
   for (int64_t i = 0; i < vocab; ++i) {
     if (std::isinf(logits[i]) && logits[i] < 0) continue;
     const double log_ratio = logits[i] == best ? 0 : (double(logits[i]) - double(best)) / double(params.temperature);
@@ -83,7 +81,7 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
   for (int32_t id = 0; id < vocab; ++id) {
     float& x = out[size_t(id)];
     if (std::isnan(x)) continue;
-    if (banned[size_t(id)]) x = -std::numeric_limits<float>::infinity();
+    if (banned[size_t(id)]) x = -INFINITY;
     if (!rules.penalise()) continue;
     const int64_t count = int64_t(state.output_count(id)) + std::count(path.begin(), path.end(), id);
     if (rules.repetition != 1 && (count > 0 || state.in_prompt(id))) x = x > 0 ? x / rules.repetition : x * rules.repetition;
@@ -99,7 +97,7 @@ struct Scored {
 
 // `support` in ascending order of ids.
 void write_ranks(const SampleArgs& args, int64_t r, std::vector<Scored> support) {
-  double greatest = -std::numeric_limits<double>::infinity(), total = 0;
+  double greatest = -INFINITY, total = 0;
   for (const Scored& s : support) greatest = std::max(greatest, s.score);
   const auto part = [&](const Scored& s) { return s.score == greatest ? 1 : std::exp(s.score - greatest); };
   for (const Scored& s : support) total += part(s);
@@ -125,7 +123,7 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     if (probs) std::fill_n(probs, vocab, 0.0f);
     args.tokens(r) = -1;
     // Takes the tokens in ascending order, each with its score.
-    double greatest = -std::numeric_limits<double>::infinity(), next = greatest;
+    double greatest = -INFINITY, next = greatest;
     int32_t second = -1;
     const auto score_of = [&](int32_t id, double score) {
       if (std::isinf(score) && score < 0) return;
@@ -136,7 +134,7 @@ void ReferenceBackend::sample(const SampleArgs& args) {
     const auto note_others = [&] {
       write_ranks(args, r, support);
       if (args.seconds.data) args.seconds(r) = second;
-      if (args.leads.data) args.leads(r) = second < 0 ? std::numeric_limits<float>::infinity() : float(greatest - next);
+      if (args.leads.data) args.leads(r) = second < 0 ? INFINITY : float(greatest - next);
     };
     support.clear();
     note_others();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -41,7 +40,7 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
       reach += step;
     }
     for (int64_t j = 0; j < args.n; ++j)
-      if (j < args.sinks || j >= args.n - args.recent) scores[size_t(j)] = std::numeric_limits<float>::infinity();
+      if (j < args.sinks || j >= args.n - args.recent) scores[size_t(j)] = INFINITY;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       const float x = scores[size_t(a)], y = scores[size_t(b)];

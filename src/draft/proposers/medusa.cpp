@@ -6,7 +6,7 @@
 // for how often each rank of each head has been right so far.
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <cmath>
 #include <optional>
 #include <vector>
 
@@ -30,7 +30,7 @@ class Medusa final : public Proposer {
     x_ = words(kRows * hidden, Memory::Device), scratch_ = words(kRows * hidden, Memory::Device);
     logits_ = words(kRows * heads_.vocab(), Memory::Device);
     if (heads_.vocabulary().data)  // what they never guess stays as it is
-      widened_ = backend_.constant(std::vector<float>(size_t(kRows * vocab_), -std::numeric_limits<float>::infinity()));
+      widened_ = backend_.constant(std::vector<float>(size_t(kRows * vocab_), -INFINITY));
     tokens_ = words(slots * count, Memory::Shared), ranked_ = words(slots * count * kRanks, Memory::Shared);
     positions_.resize(size_t(slots * count));
     rows_.reserve(kRows), open_.reserve(drafts_.size());

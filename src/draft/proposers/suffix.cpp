@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <deque>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -72,7 +72,7 @@ class OwnTokens {
   int depth_ = 1;
   std::string salt_;
   int64_t complete_ = 0;  // suffixes in the tree
-  int64_t said_from_ = std::numeric_limits<int64_t>::max();
+  int64_t said_from_ = INT64_MAX;
 };
 
 // Substrings of the outputs of earlier requests.
