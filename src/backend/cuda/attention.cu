@@ -197,27 +197,25 @@ int columns_for(int64_t packed) {
   return 0;
 }
 
+template <class Consumer, bool kPaired = false>
+void launch_form(Commands& commands, int blocks, const AttentionDevice& device) {
+  commands.launch(attention_kernel<Consumer, kPaired>,
+      {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = Consumer::Shared::kBytes}, device);
+}
 template <int D, class T>
 void launch_tensor(
     Commands& commands, int blocks, int columns, bool paired, bool lines, bool scored, const AttentionDevice& device) {
-  const auto launch = [&](auto* kernel) {
-    constexpr bool kCoded = std::is_same_v<T, Coded>;
-    const size_t bytes = lines ? AttentionShared<D, true>::kBytes
-        : columns > 0          ? AttentionShared<D, false, false, kCoded, true>::kBytes
-                               : AttentionShared<D, false, false, kCoded>::kBytes;
-    commands.launch(kernel, {.blocks = dim3(unsigned(blocks)), .threads = kAttentionThreads, .shared_bytes = bytes}, device);
-  };
   if constexpr (!std::is_same_v<T, Coded>) {
-    if (lines && columns == 8) return launch(attention_kernel<ColumnConsumer<D, T, 8, true>, false>);
-    if (lines) return launch(attention_kernel<ColumnConsumer<D, T, 16, true>, false>);
+    if (lines && columns == 8) return launch_form<ColumnConsumer<D, T, 8, true>>(commands, blocks, device);
+    if (lines) return launch_form<ColumnConsumer<D, T, 16, true>>(commands, blocks, device);
   }
-  if (paired && scored) launch(attention_kernel<RowConsumer<D, T, true, true>, true>);
-  else if (paired) launch(attention_kernel<RowConsumer<D, T, true, false>, true>);
-  else if (columns == 8) launch(attention_kernel<ColumnConsumer<D, T, 8>, false>);
-  else if (columns == 16) launch(attention_kernel<ColumnConsumer<D, T, 16>, false>);
-  else if (columns == 32) launch(attention_kernel<ColumnConsumer<D, T, 32>, false>);
-  else if (scored) launch(attention_kernel<RowConsumer<D, T, false, true>, false>);
-  else launch(attention_kernel<RowConsumer<D, T, false, false>, false>);
+  if (paired && scored) launch_form<RowConsumer<D, T, true, true>, true>(commands, blocks, device);
+  else if (paired) launch_form<RowConsumer<D, T, true, false>, true>(commands, blocks, device);
+  else if (columns == 8) launch_form<ColumnConsumer<D, T, 8>>(commands, blocks, device);
+  else if (columns == 16) launch_form<ColumnConsumer<D, T, 16>>(commands, blocks, device);
+  else if (columns == 32) launch_form<ColumnConsumer<D, T, 32>>(commands, blocks, device);
+  else if (scored) launch_form<RowConsumer<D, T, false, true>>(commands, blocks, device);
+  else launch_form<RowConsumer<D, T, false, false>>(commands, blocks, device);
 }
 
 int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }

@@ -22,7 +22,7 @@ struct TileInFlight {
 template <class Self, int D, class T, bool kPaired, bool kLines, bool kFolds, bool kColumns>
 class AttentionConsumer {
  public:
-  using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>, kColumns>;
+  using Shared = AttentionShared<D, kLines, kFolds, std::is_same_v<T, Coded>, kColumns, kFolds && !kPaired>;
   static constexpr int kStages = Shared::kStages, kParts = D / 64;
 
   HUNCH_DEVICE AttentionConsumer(const AttentionDevice& args, uint32_t shared, char* memory)
@@ -143,13 +143,23 @@ class AttentionConsumer {
       if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
     return tile;
   }
-  HUNCH_DEVICE void await(const TileInFlight& tile) const {
-    barrier_poll(tile.full, tile.phase);
+  HUNCH_DEVICE void await(const TileInFlight& tile) const { await(tile, 0); }
+  HUNCH_DEVICE void leave(const TileInFlight& tile) const { leave(tile, 0); }  // the stage to the producers
+  // Where both come apart the tile's values; await() is for its keys.
+  HUNCH_DEVICE void await_values(const TileInFlight& tile) const {
+    if (Shared::kApart) await(tile, Shared::kBarrierBytes);
+  }
+  HUNCH_DEVICE void leave_keys(const TileInFlight& tile) const {
+    if (Shared::kApart) leave(tile, 0);
+  }
+  HUNCH_DEVICE void leave_values(const TileInFlight& tile) const { leave(tile, Shared::kApart ? Shared::kBarrierBytes : 0); }
+  HUNCH_DEVICE void await(const TileInFlight& tile, int barrier) const {
+    barrier_poll(tile.full + uint32_t(barrier), tile.phase);
     if (!kLines && (gathered_ || tile.leaf >= 0)) show_to_tensor_cores();
   }
-  HUNCH_DEVICE void leave(const TileInFlight& tile) const {  // the stage to the producers
+  HUNCH_DEVICE void leave(const TileInFlight& tile, int barrier) const {
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(tile.full + kStages * 8);
+    if (lane_ == 0) barrier_arrive(tile.full + uint32_t(kStages * 8 + barrier));
   }
   HUNCH_DEVICE bool is_scored(const TileInFlight& tile) const {
     return __any_sync(~0u, tile.entry < scored_end_ && (tile.leaf < 0 || tile.leaf == scored_leaf_));

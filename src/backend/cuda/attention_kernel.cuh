@@ -21,8 +21,11 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
     for (int ring = 0; ring < 2; ++ring)
       for (int stage = 0; stage < Shared::kStages; ++stage) {
         const uint32_t full = shared + Shared::kBarriers + uint32_t((ring * 2 * Shared::kStages + stage) * 8);
-        barrier_init(full, 32);
-        barrier_init(full + Shared::kStages * 8, kPaired ? 8 : 4);  // a lane of every warp that reads the stage
+        for (int half = 0; half < (Shared::kApart ? 2 : 1); ++half) {
+          const uint32_t of_half = full + uint32_t(half * Shared::kBarrierBytes);
+          barrier_init(of_half, 32);
+          barrier_init(of_half + Shared::kStages * 8, kPaired ? 8 : 4);  // a lane of every warp that reads the stage
+        }
       }
     for (int queue = 0; queue < 2; ++queue)
       for (int slot = 0; slot < kQueueSlots; ++slot) {

@@ -16,11 +16,11 @@ HUNCH_DEVICE void barrier_arrive_copies(uint32_t barrier) {
 HUNCH_DEVICE void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-HUNCH_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier, uint64_t policy) {
+HUNCH_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, int row, int part, uint32_t barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %2}], "
-      "[%4], %5;" ::"r"(to),
-      "l"(map), "r"(0), "r"(row), "r"(barrier), "l"(policy)
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], "
+      "[%5], %6;" ::"r"(to),
+      "l"(map), "r"(0), "r"(row), "r"(part), "r"(barrier), "l"(policy)
       : "memory");
 }
 // A store that was made where another one was: what the copy engine remembers of a map at this address is not the map any more.

@@ -13,17 +13,16 @@
 namespace hunch {
 
 // kScored: some run wants scores.
-template <int D, class T, bool kPaired, bool kScored>
-class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false,
-                        kPaired && !std::is_same_v<T, Coded>, false> {
-  // Whether sums of earlier splits stay on the chip; not beside codes.
-  static constexpr bool kKeeps = kPaired && !std::is_same_v<T, Coded>;
-  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored>, D, T, kPaired, false, kKeeps, false>;
+// kKeeps: sums of earlier splits stay on the chip. Not beside codes; and lone rows without scores, which wait for memory, are
+// better served by a third stage of the ring.
+template <int D, class T, bool kPaired, bool kScored, bool kKeeps = (kPaired || kScored) && !std::is_same_v<T, Coded>>
+class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored, kKeeps>, D, T, kPaired, false, kKeeps, false> {
+  using Base = AttentionConsumer<RowConsumer<D, T, kPaired, kScored, kKeeps>, D, T, kPaired, false, kKeeps, false>;
   friend Base;
-  using Base::any_leaves_slack, Base::args_, Base::await, Base::clean_values, Base::combined, Base::consumer_, Base::head_of,
-      Base::is_bad;
-  using Base::clean_begin_, Base::clean_end_, Base::is_clean, Base::is_scored, Base::lane_, Base::leave, Base::leaves_slack,
-      Base::mean_, Base::memory_;
+  using Base::any_leaves_slack, Base::args_, Base::await, Base::await_values, Base::clean_values, Base::combined, Base::consumer_,
+      Base::head_of, Base::is_bad;
+  using Base::clean_begin_, Base::clean_end_, Base::is_clean, Base::is_scored, Base::lane_, Base::leave_keys, Base::leave_values,
+      Base::leaves_slack, Base::mean_, Base::memory_;
   using Base::next_stage, Base::pack, Base::plain_tiles, Base::queries, Base::reads, Base::row_of, Base::rows_in_tile_,
       Base::scale_, Base::scored_end_;
   using Base::scores_, Base::shift_, Base::sink_, Base::sum_, Base::sync, Base::t_, Base::warp_, Base::weight_, Base::keys_only_;
@@ -104,6 +103,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
           tile = next_stage(tiles);
           const bool scored = kScored && is_scored(before);
           await(tile);
+          await_values(before);
           hold(state.o);
           wgmma_begin();
           start_scores(tile, s);
@@ -113,10 +113,12 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
           wgmma_wait<0>();
           hold(s);
           hold(state.o);
-          leave(before);
+          leave_keys(tile);
+          leave_values(before);
         }
         more = __any_sync(~0u, tiles.next());
         const bool clean = is_clean(tile), scored = kScored && is_scored(tile), of_weights = clean && weight_;
+        await_values(tile);
         const bool bad = !clean && clean_values(tile.keys);
         if (scored && !of_weights) score_logits(run, tile.entry, s);
         if (!clean) mask(run, tile, s);
@@ -132,7 +134,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
         if (scored && of_weights) score_weights(run, tile.entry, p, state.top);
         wgmma_wait<0>();
         hold(state.o);
-        leave(before);
+        leave_values(before);
         if (more) tile = next_stage(tiles);
         goes_on = more && tile.split == split;
         if (goes_on) make_scores(tile, s);
@@ -161,7 +163,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
       if (in_blocks() && tile.split != split) store_best(split), split = tile.split;
       make_scores(tile, s);
       if (is_scored(tile)) score_logits(run, tile.entry, s);
-      leave(tile);
+      leave_values(tile);
     }
     if (in_blocks()) store_best(split);
   }
@@ -182,6 +184,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
     wgmma_commit();
     wgmma_wait<0>();
     hold(s);
+    leave_keys(tile);
   }
   // rounded: k step j / 2: [half] of its low 8 keys, then of its high 8.
   HUNCH_DEVICE void make_weights(
@@ -271,8 +274,7 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored>
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) kept_sums()[i * 128] = state.o[i];
   }
-  // Stores the state of a split, or of all so far, or, `onto` what the thread has stored there before, both as one. Unpaired,
-  // rows wait for memory anyway, and a third stage of the ring is worth more than sums on the chip.
+  // Stores the state of a split, or of all so far, or, `onto` what the thread has stored there before, both as one.
   HUNCH_DEVICE void store_partial(const AttentionItemDevice& item, int64_t offset, bool onto, State& state) const {
     const int rows = rows_in_tile_;
     float* const to = args_.partials + offset;

@@ -17,11 +17,12 @@ constexpr int kQueueSlots = 4;    // items that producers may be ahead of consum
 // kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
 // bytes apart, so that ldmatrix meets in no bank. kFolds: consumers keep what splits come to here, in place of a stage of each
 // ring. kCoded: tiles come as codes and stand there as fp16 when they have been widened; codes take the place of a stage.
-// kColumns: packed rows stand in columns, at most 32, in lines 16.
-template <int D, bool kLines, bool kFolds = false, bool kCoded = false, bool kColumns = kLines>
+// kColumns: packed rows stand in columns, at most 32, in lines 16. kOfHalves: keys and values of a stage come and go apart, so
+// that two stages serve a consumer as well as three.
+template <int D, bool kLines, bool kFolds = false, bool kCoded = false, bool kColumns = kLines, bool kOfHalves = false>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
-  static constexpr bool kOfLines = kLines, kOfCodes = kCoded;
+  static constexpr bool kOfLines = kLines, kOfCodes = kCoded, kApart = kOfHalves;
   static constexpr int kStages = (D == 128 ? 3 : 6) - int(kFolds) - int(kCoded);  // of a ring
   static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;               // of a consumer
   static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);
@@ -35,11 +36,12 @@ struct AttentionShared {
   static constexpr int kWeights = kCodes + 4 * kCodeBytes, kRows = kWeights + 4 * kWeightBytes;
   static constexpr int kRowBytes = 2 * 4 * kTileRows * 4;  // [consumer][4][64] what is known of rows, or scores
   static constexpr int kFold = kRows + kRowBytes;
-  static constexpr int kBad = kFold + 2 * kFoldBytes;              // [two tiles][consumer][warp] entries of V that are not finite
-  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;           // [ring][full, empty][stage]
-  static constexpr int kQueues = kBarriers + 2 * 2 * kStages * 8;  // [queue][full, empty][slot]
-  static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;  // [queue][slot] items
-  static constexpr int kArrived = kTaken + 2 * kQueueSlots * 4;     // [producer warp][half of its tile of codes]
+  static constexpr int kBad = kFold + 2 * kFoldBytes;        // [two tiles][consumer][warp] entries of V that are not finite
+  static constexpr int kBarriers = kBad + 2 * 2 * 4 * 4;     // [ring][full, empty][stage]
+  static constexpr int kBarrierBytes = 2 * 2 * kStages * 8;  // of stages, or of their keys; then of their values
+  static constexpr int kQueues = kBarriers + (kApart ? 2 : 1) * kBarrierBytes;  // [queue][full, empty][slot]
+  static constexpr int kTaken = kQueues + 2 * 2 * kQueueSlots * 8;              // [queue][slot] items
+  static constexpr int kArrived = kTaken + 2 * kQueueSlots * 4;                 // [producer warp][half of its tile of codes]
   static constexpr int kBytes = kArrived + (kCoded ? 4 * 2 * 8 : 0);
 };
 
@@ -205,21 +207,26 @@ HUNCH_DEVICE void produce(const AttentionDevice& args, uint32_t shared, char* me
   const uint32_t stages = shared + Shared::kRings + uint32_t(ring * Shared::kStages * Shared::kStageBytes);
   const uint32_t full = shared + Shared::kBarriers + uint32_t(ring * 2 * Shared::kStages * 8), empty = full + Shared::kStages * 8;
   const uint64_t policy = args.reread ? policy_normal() : policy_read_once();
+  const bool alone = Shared::kApart || args.keys_only;  // keys, and values
   const auto begin_item = [&](const AttentionRunDevice& run) {
-    if (!run.index && lane == 0) forget_map(run.plane.maps + (args.keys_only ? 1 : 0));
+    if (!run.index && lane == 0) forget_map(run.plane.maps + int(alone));
   };
   const auto bring = [&](const AttentionRunDevice& run, const int32_t* pages, int kv_head, int end_entry, int block, int leaf,
                          int stage, uint32_t phase) {
     const uint32_t to = stages + uint32_t(stage * Shared::kStageBytes), ready = full + uint32_t(stage * 8);
+    const int halves = Shared::kApart && !args.keys_only ? 2 : 1;
     if (!run.index && leaf < 0) {
       const int page = pages[block];
-      barrier_poll(empty + uint32_t(stage * 8), phase ^ 1);
-      if (lane == 0) {
-        barrier_arrive_and_expect(ready, args.keys_only ? Shared::kStageBytes / 2 : Shared::kStageBytes);
-        copy_box(to, run.plane.maps + (args.keys_only ? 1 : 0),
-            run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, ready, policy);
-      } else {
-        barrier_arrive(ready);
+      for (int half = 0; half < halves; ++half) {
+        const uint32_t barrier = uint32_t(half * Shared::kBarrierBytes);
+        barrier_poll(empty + uint32_t(stage * 8) + barrier, phase ^ 1);
+        if (lane == 0) {
+          barrier_arrive_and_expect(ready + barrier, alone ? Shared::kStageBytes / 2 : Shared::kStageBytes);
+          copy_box(to + uint32_t(half * Shared::kStageBytes / 2), run.plane.maps + int(alone),
+              run.plane.first_row + kv_head * run.plane.head_rows + page * kPageLen, half * (D / 64), ready + barrier, policy);
+        } else {
+          barrier_arrive(ready + barrier);
+        }
       }
       return;
     }
@@ -238,20 +245,24 @@ HUNCH_DEVICE void produce(const AttentionDevice& args, uint32_t shared, char* me
       if (lane != 0) barrier_arrive(ready);
       return;
     }
-    constexpr int kChunks = D / 4, kRowsAtOnce = 32 / kChunks;  // 16 bytes each of a row of K and V; D = 128: a row a time
-    const int chunk = lane % kChunks;
-    const bool mine = !args.keys_only || chunk < kChunks / 2;
-    head += chunk * 16;
-    const uint32_t part = to + uint32_t(chunk / 8 * 8192);
-    barrier_poll(empty + uint32_t(stage * 8), phase ^ 1);
+    // 16 bytes each of a row, of K and V or, apart, of either.
+    constexpr int kChunks = D / (Shared::kApart ? 8 : 4), kRowsAtOnce = 32 / kChunks;
+    for (int half = 0; half < halves; ++half) {
+      const int chunk = lane % kChunks + half * kChunks;
+      const bool mine = Shared::kApart || !args.keys_only || chunk < kChunks / 2;
+      const uint32_t part = to + uint32_t(chunk / 8 * 8192), barrier = uint32_t(half * Shared::kBarrierBytes);
+      barrier_poll(empty + uint32_t(stage * 8) + barrier, phase ^ 1);
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+      for (int h = 0; h < 2; ++h)
 #pragma unroll 8
-      for (int r = 0; r < 32; r += kRowsAtOnce) {
-        const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
-        if (mine) copy_16(part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + int64_t(from) * (D * 4));
-      }
-    barrier_arrive_copies(ready);
+        for (int r = 0; r < 32; r += kRowsAtOnce) {
+          const int at = r + lane / kChunks, from = __shfl_sync(~0u, row[h], at), in_tile = h * 32 + at;
+          if (mine)
+            copy_16(
+                part + uint32_t(in_tile * 128 + ((chunk % 8) ^ (in_tile % 8)) * 16), head + chunk * 16 + int64_t(from) * (D * 4));
+        }
+      barrier_arrive_copies(ready + barrier);
+    }
   };
   for_own_tiles<Shared, kPaired>(args, shared, memory, begin_item, bring);
 }
