@@ -215,7 +215,7 @@ TEST(CudaAttention, GivesARowTheSameBitsBesideOtherSequences) {
 TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
   HUNCH_NEEDS_DEVICE();
   for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}})
-    for (const int64_t rows : {1, 8, 40}) {
+    for (const int64_t rows : {1, 5, 8, 12, 40}) {
       std::vector<Attended> results;
       for (const int blocks : {0, 1, 3, 3}) {
         Device device(blocks);
