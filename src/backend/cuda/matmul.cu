@@ -319,7 +319,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const int weights = a.group_tiles * a.tile_bytes;
   a.burst = divide_up(kBurst, weights);
   const double pace = first.form != DType::BF16 ? kCodedPace : resident ? kResidentPace : kStreamedPace;
-  a.stage_cycles = int(double(weights) * sms * kClock / pace);
+  a.stage_cycles = int(double(weights) * std::min(a.units * form.cluster, sms) * kClock / pace);
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,
       {.blocks = dim3(unsigned(blocks)),

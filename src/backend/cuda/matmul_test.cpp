@@ -294,19 +294,26 @@ TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
 }
 
 TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
-  constexpr int64_t kInputs = 4096, kOutputs = 200;
-  const DeviceArray<float> scale(gaussian(kInputs, 9));
-  for (const DType dtype : {DType::BF16, DType::F32, DType::Q8_0, DType::Q4_K}) {
-    const auto weight = random_weight(dtype, kOutputs, kInputs, 3, 0.02f);
+  constexpr int64_t kWide = 4096, kOutputs = 200;
+  const DeviceArray<float> scale(gaussian(kWide, 9));
+  for (const auto& [dtype, inputs] : {std::pair<DType, int64_t>{DType::BF16, kWide}, {DType::F32, kWide}, {DType::Q8_0, kWide},
+           {DType::Q4_K, kWide}, {DType::BF16, 2880}, {DType::Q8_0, 2880}, {DType::BF16, 1000}}) {
+    const auto weight = random_weight(dtype, kOutputs, inputs, 3, 0.02f);
     for (const int64_t rows : {1, 2, 8, 9, 17, 33, 64, 65, 224, 520}) {
-      const DeviceArray<float> x(gaussian(rows * kInputs)), normed(size_t(rows * kInputs)), gated(size_t(rows * kInputs)),
+      const DeviceArray<float> x(gaussian(rows * inputs)), normed(size_t(rows * inputs)), gated(size_t(rows * inputs)),
           out(size_t(rows * kOutputs));
-      const View<const float, 2> in(x.data(), rows, kInputs);
-      const View<float, 2> norm(normed.data(), rows, kInputs), gate(gated.data(), rows, kInputs);
+      const View<const float, 2> in(x.data(), rows, inputs);
+      const View<float, 2> norm(normed.data(), rows, inputs), gate(gated.data(), rows, inputs);
       const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, kOutputs)}};
       const NormArgs norm_args{.x = in, .weight = scale.data(), .out = norm};
       const GateArgs gate_args{.gate = in, .up = norm, .out = gate};
 
+      // What wider rows left behind these is not read.
+      const DeviceArray<float> bad(std::vector<float>(size_t(rows * kWide), NAN));
+      enqueue_norm(*commands,
+          {.x = View<const float, 2>(bad.data(), rows, kWide),
+              .weight = scale.data(),
+              .out = View<float, 2>(bad.data(), rows, kWide)});
       enqueue_norm(*commands, norm_args);
       enqueue_matmul(*commands, {norm, products});
       ASSERT_TRUE(commands->wait().ok());

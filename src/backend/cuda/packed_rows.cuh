@@ -21,8 +21,9 @@ inline int packed_blocks(int64_t rows) {
 // Where an op is to leave its rows as well; after its launch: commands.set_packed().
 inline PackedRows wanted_packed(const Commands& commands, int64_t rows, int64_t dim) {
   const int blocks = packed_blocks(rows);
-  // Whole records only. One row is packed by the product's blocks themselves, each for itself.
-  if (!is_hopper() || rows < 2 || dim % 256 != 0) return {};
+  // Whole records only: of 64 inputs, or of 128 where rows are made of 256. One row is packed by the product's blocks themselves,
+  // each for itself.
+  if (!is_hopper() || rows < 2 || dim % 64 != 0) return {};
   return {commands.packed_memory(size_t(dim) * size_t(blocks) * 16), blocks};
 }
 
