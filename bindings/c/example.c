@@ -1,6 +1,6 @@
 /* Continues a text and prints the tokens as they come.
  *   example MODEL [TEXT]
- *   cc -std=c11 example.c -Iinclude -lhunch */
+ *   cc -std=c11 bindings/c/example.c -Iinclude -Lbuild/release -lhunch, built with -DHUNCH_SHARED=ON */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

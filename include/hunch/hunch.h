@@ -93,8 +93,8 @@ struct SparseVerification {
   bool expert_renorm = false;           // shares of those that stay sum to what all had
 };
 
-// Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags say which keys of vLLM and of
-// the Vegas release map to which field.
+// Speculation. Defaults are what `hunch bench` found best on a CPU (docs/results.md); docs/flags.md says which keys of vLLM and
+// of the Vegas release map to which field.
 struct SpeculationOptions {
   // auto (the planner chooses per round, nothing included), none, self, a lookup (ngram, suffix, cascade), staged, the method of
   // a drafter that was loaded, or profile (the ranked strategies of EngineOptions::strategies)
@@ -106,7 +106,7 @@ struct SpeculationOptions {
   double ratio = 0;               // kept ratio, in (0, 1]; 0: default
   int min_tokens = 16;            // least entries kept
   std::string metric = "weight";  // vegas: weight (the drafts' log-sum-exp), true_weight, logit
-  std::string rows = "all";       // vegas: all, first_last, last
+  std::string rows = "all";       // vegas: all, first_last, last, accepted
   std::string combine = "max";    // vegas: max, sum over rows
   std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
   int spread = 16;                // vegas: entries behind a high score that count too, in whole blocks (weights only)

@@ -1,7 +1,5 @@
 // Walks a tree by the target's own tokens: draw one after each row, descend to the child that equals it, stop where none does.
-// The whole of rule match; and what rule ratio does with deterministic drafts, where it has the law of accepting child c with
-// probability p(c), else striking it out and renormalising (rejection with q a point mass), in one draw for any number of
-// children.
+// Its law: docs/exactness.md.
 #pragma once
 
 #include "accept/target_probs.h"

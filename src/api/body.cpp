@@ -58,6 +58,7 @@ Status read_max_tokens(std::string_view key, const element& v, BodyReader& in) {
   HUNCH_TRY(const int64_t n, whole_value(key, v, {batch ? 1.0 : key == "n_predict" ? -1.0 : 0.0, kMostTokens}));
   in.out.request.max_tokens = n;
   in.out.limited = n >= 0 && !batch;  // a batch gives what the context has room for
+  in.out.endless = n < 0;
   return {};
 }
 
@@ -110,6 +111,12 @@ Status read_stream_options(std::string_view key, const element& v, BodyReader& i
     HUNCH_TRY(*target, truth_value(name, value));
   }
   return {};
+}
+
+Status read_allowed_ids(std::string_view key, const element& v, BodyReader& in) {
+  HUNCH_TRY(in.out.request.sampling.allowed_token_ids, ids_value(key, v));
+  if (!in.out.request.sampling.allowed_token_ids.empty()) return {};
+  return usage_error(fmt::format("\"{}\" is empty, so that nothing may follow: leave it out to allow all", key));
 }
 
 Status read_salt(std::string_view key, const element& v, BodyReader& in) {
@@ -200,7 +207,7 @@ const Key kKeys[] = {
     {"repeat_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0, 100, true}), kHttp},
     {"logit_bias", read_logit_bias, kAll},
     {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
-    {"allowed_token_ids", HUNCH_VALUE(ids_value, request.sampling.allowed_token_ids), kAll},
+    {"allowed_token_ids", read_allowed_ids, kAll},
     {"priority", HUNCH_VALUE(whole_value, request.priority, Range{-kMostPriority, kMostPriority}), kAll},
     {"cache_prompt", HUNCH_VALUE(truth_value, request.cache_prompt), kAll},
     {"cache_salt", read_salt, kAll},

@@ -57,7 +57,7 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
   names = {.tokenizer = parts.tokenizer ? &*parts.tokenizer : nullptr,
       .as_ids = body.tokens_as_ids,
       .skip_special = body.request.skip_special_tokens};
-  if (!chat() && !body.limited && body.request.max_tokens < 0) body.request.max_tokens = kCompletionTokens;
+  if (!chat() && !body.limited && !body.endless && body.request.max_tokens < 0) body.request.max_tokens = kCompletionTokens;
   if (const Status status = settle_reply(models, fault); !status.ok()) return refused(status.error(), fault);
   scores_only = body.limited && body.request.max_tokens == 0;
   auto made = prepare_body(body, *served->engine, models.chat(*served), fault);
@@ -100,6 +100,8 @@ int64_t Call::State::prompt_tokens() const {
 
 std::string Call::State::echoed(size_t choice) const {
   const Body::Prompt& prompt = body.prompts[prompt_of(choice)];
+  if (body.truncate_prompt > 0 && names.tokenizer)
+    return detokenize(*names.tokenizer, prepared.prompts[prompt_of(choice)], names.skip_special);
   return prompt.is_text || !names.tokenizer ? prompt.text : detokenize(*names.tokenizer, prompt.ids, names.skip_special);
 }
 

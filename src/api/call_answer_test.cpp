@@ -181,7 +181,7 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   const json schema = json::parse(form.text);
   EXPECT_EQ(schema["items"]["anyOf"].size(), 2u);
   EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["name"]["const"], "look");
-  EXPECT_TRUE(schema["$defs"].contains("T")) << "references look at the root";
+  EXPECT_TRUE(schema["$defs"].contains("0.T")) << "references look at the root";
   EXPECT_EQ(schema["maxItems"], 1);
   Generation g;
   g.finish = FinishReason::Stop;

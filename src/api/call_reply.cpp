@@ -18,6 +18,15 @@ using ToolChoice = Body::ToolChoice;
 
 std::string name_of(const ordered_json& tool) { return tool["function"]["name"].get<std::string>(); }
 
+// Definitions of several tools may have one name: each has its own place.
+void point_to(ordered_json& schema, const std::string& prefix) {
+  for (auto& [key, value] : schema.items()) {
+    if (value.is_structured()) point_to(value, prefix);
+    else if (const std::string at = "#/$defs/"; key == "$ref" && value.is_string() && value.get<std::string>().starts_with(at))
+      value = at + prefix + value.get<std::string>().substr(at.size());
+  }
+}
+
 // The schema of a function's arguments. Its $defs move to the root, where references look for them.
 ordered_json parameters_of(const ordered_json& tool, ordered_json& defs) {
   const ordered_json& function = tool["function"];
@@ -25,8 +34,9 @@ ordered_json parameters_of(const ordered_json& tool, ordered_json& defs) {
       ? function["parameters"]
       : ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
   if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
-    for (const auto& [name, definition] : parameters["$defs"].items())
-      if (!defs.contains(name)) defs[name] = definition;
+    const std::string prefix = fmt::format("{}.", defs.size());
+    point_to(parameters, prefix);
+    for (const auto& [name, definition] : parameters["$defs"].items()) defs[prefix + name] = definition;
     parameters.erase("$defs");
   }
   return parameters;

@@ -131,6 +131,7 @@ TEST(Call, NamesTheFieldAtFault) {
       {"priority", "9223372036854775807", "whole number"},
       {"id_slot", "-2", "whole number"},
       {"timeout", "0", "above 0"},
+      {"allowed_token_ids", "[]", "leave it out"},
       {"timeout", "1e12", "at most 86400"},
       {"request_id", R"("a b")", "printable"},
       {"use_beam_search", "true", "not available"},
@@ -234,6 +235,7 @@ TEST(Call, FindsModelsByTheirNamesOnly) {
 TEST(Call, FillsInTheDefaultsOfEachEndpoint) {
   const auto text = call(kText, {{"prompt", "x"}, {"max_tokens", nullptr}, {"temperature", nullptr}, {"stop", nullptr}});
   EXPECT_EQ(text->request(0).max_tokens, 16);
+  EXPECT_EQ(call(kText, {{"prompt", "x"}, {"n_predict", -1}})->request(0).max_tokens, -1);
   EXPECT_FALSE(text->request(0).sampling.temperature.has_value());
   const json messages{{{"role", "user"}, {"content", "x"}}};
   EXPECT_EQ(call(kChat, {{"messages", messages}})->request(0).max_tokens, -1);

@@ -16,6 +16,8 @@
 namespace hunch {
 namespace {
 
+constexpr size_t kMostCut = 4 << 20;  // bytes of a prompt that are split into tokens though few of them stay
+
 // The flag's messages, in the words of a body.
 Error as_key(Error error) {
   constexpr std::string_view kFlag = "--speculative-config", kKey = "speculative_config";
@@ -111,6 +113,8 @@ class Preparer {
       // No work on what cannot fit, however few tokens it makes; cutting it short is another wish.
       if (prompt.text.size() / tokenizer_->longest_token_bytes() > size_t(context_) && body_.truncate_prompt == 0)
         return too_long(fmt::format("more than {}", context_));
+      if (body_.truncate_prompt > 0 && prompt.text.size() > kMostCut)
+        return usage_error(fmt::format("\"prompt\" has {} bytes; at most {} are cut to tokens", prompt.text.size(), kMostCut));
       HUNCH_TRY(ids, tokenizer_->encode(prompt.text, {.parse_special = true, .add_bos = body_.add_special_tokens}));
       if (ids.empty())
         return usage_error(body_.one_prompt ? "\"prompt\" is empty: give at least one character"

@@ -84,6 +84,11 @@ TEST_F(ConvertDrafterTest, ModelsAreNoDraftersAndDamagedDraftersStayDrafters) {
   put("config.json", tiny::config("llama").dump());
   put("model.safetensors", tiny::safetensors(tiny::folder_tensors("llama")));
   EXPECT_FALSE(is_learned_drafter(folder_));
+  auto with_module = tiny::folder_tensors("llama");
+  with_module.push_back({"mtp.fc.weight", {32, 64}});
+  put("model.safetensors", tiny::safetensors(with_module));
+  EXPECT_EQ(good(DrafterFile::open(folder_))->method(), "mtp");
+  EXPECT_FALSE(is_learned_drafter(folder_));
   put("m.gguf", tiny::gguf_qwen3());
   EXPECT_FALSE(is_learned_drafter(at("m.gguf")));
   EXPECT_FALSE(is_learned_drafter(at("none")));

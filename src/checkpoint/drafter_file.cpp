@@ -161,8 +161,11 @@ bool is_learned_drafter(const std::string& path) {
     const auto type = config.text("model_type");
     return type.ok() && type.value() && is_deepseek(*type.value());
   };
-  if (const auto opened = DrafterFile::open(path); opened.ok())
-    return opened.value()->method() != "draft_model" && !whole_model(opened.value()->config());
+  if (const auto opened = DrafterFile::open(path); opened.ok()) {
+    DrafterFile& file = *opened.value();
+    const bool with_model = file.method() == "mtp" && file.find("model.layers.0.input_layernorm.weight");
+    return file.method() != "draft_model" && !with_model && !whole_model(file.config());
+  }
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
     const auto file = MappedFile::open(path);

@@ -28,12 +28,12 @@ struct BatchFlags {
 void print_stats(const Engine& engine, const BatchCounts& counts, double seconds) {
   const EngineStats s = engine.stats();
   const double rounds = double(std::max<int64_t>(1, s.rounds));
-  fmt::print(stderr,
+  tell(fmt::format(
       "\nstatistics\n  lines       {} answered, {} with an error, {} were there\n  tokens      {} written, {:.1f} tokens/s "
       "altogether, prompts {} ({:.0f} % of them reused)\n  guesses     {:.2f} tokens a round, {} dropped for want of room\n"
       "  requests    {} preempted\n",
       counts.answered, counts.failed, counts.skipped, s.generated_tokens, seconds > 0 ? double(s.generated_tokens) / seconds : 0,
-      s.prompt_tokens, 100 * s.prefix_hit_rate(), 1 + double(s.accepted) / rounds, s.drafts_dropped, s.preemptions);
+      s.prompt_tokens, 100 * s.prefix_hit_rate(), 1 + double(s.accepted) / rounds, s.drafts_dropped, s.preemptions));
 }
 
 Result<int> conclude(const BatchRun& run, const BatchFlags& flags, const BatchInput& input, const BatchOutput& output,
@@ -58,6 +58,7 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   if (!flags.output) return usage_error("no output: name the file for the answers with -o (-: the standard output)");
   std::vector<std::string> notes;
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation, &notes));
+  HUNCH_OK(keeps(flags.input, flags.model.trace));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   apply_serving_flags(flags.serving, options);
   const int in_flight = kInFlightPerSeat * options.max_num_seqs;

@@ -91,7 +91,7 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.value({"-ctk", "--cache-type-k"}, "LIST", "type of the KV cache's keys (default: the device's); -ctv must agree",
       words(flags.key_types));
   set.value({"-ctv", "--cache-type-v"}, "LIST", "type of its values", words(flags.value_types));
-  set.text({"--device"}, "NAME", "cpu (default) or reference", flags.device);
+  set.text({"--device"}, "NAME", "cpu (default), cuda (where built), reference", flags.device);
   set.text({"--isa"}, "NAME", "portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)", flags.isa);
 
   set.group("Rows with speculation");
@@ -156,7 +156,7 @@ class LlamaBench {
     print(printer_.end(), flags_.error_format ? error_printer_.end() : "");
     if (flags_.format == RowFormat::Markdown) print(fmt::format("\nbuild: hunch {}\n", build_commit()), "");
     if (interrupts_.stopped()) complain("interrupted: the rows so far are all there is");
-    return written_ ? interrupts_.exit_code() : 1;
+    return interrupts_.exit_code();
   }
 
  private:

@@ -47,8 +47,7 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
 // Processes of this program, from their start to their first byte of text.
 Result<BenchTable> bench_start(const std::string& model, int threads);
 
-// Policies by the names of the reference study: "vegas-dweight-all-max-perkv-spread16" and so on. What a name leaves out is the
-// published policy's: logits, first and last row, sum, one set a layer, no spread. "default": this engine's own defaults.
+// Policies by the names of the reference study (docs/flags.md). "default": this engine's own defaults.
 Result<SpeculationOptions> named_policy(const std::string& name);
 // Such names by comma, each checked.
 Status parse_policies(std::string_view text, std::vector<std::string>& out);

@@ -228,7 +228,7 @@ Result<int> bench_kernels_command(Arguments arguments) {
     device = std::string(text);
     return {};
   });
-  set.text({"--only"}, "GROUP", "attention, products, experts or top-k (default: all)", only);
+  set.text({"--only"}, "GROUP", "attention, products, experts or top-k (default: all), or nsa", only);
   set.toggle({"--json"}, "print JSON", json);
   if (const auto ended = parsed(set, arguments)) return *ended;
   const auto* part = Register<Backend>::find(device);

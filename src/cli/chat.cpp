@@ -43,23 +43,23 @@ class Chat {
           stderr, "/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
     std::string line;
     while (true) {
-      if (interactive) fmt::print(stderr, "{}", paint.bold("> "));
+      if (interactive) tell(paint.bold("> "));
       if (!std::getline(std::cin, line)) break;
       if (!line.empty() && line.back() == '\r') line.pop_back();
       if (line.empty()) continue;
       if (line == "/exit" || line == "/quit") return 0;
       if (line == "/clear") {
         clear();
-        fmt::print(stderr, "forgotten\n");
+        tell("forgotten\n");
       } else if (line == "/stats") {
-        fmt::print(stderr, "{}", last_report_.empty() ? "nothing was said yet\n" : last_report_);
+        tell(last_report_.empty() ? "nothing was said yet\n" : last_report_);
       } else if (line[0] == '/') {
         complain("there are /clear, /stats and /exit; to begin a message with a slash, put a space first");
       } else if (const int code = answer(line); code >= 0) {
         return code;
       }
     }
-    if (interactive) fmt::print(stderr, "\n");
+    if (interactive) tell("\n");
     return 0;
   }
 
@@ -104,7 +104,7 @@ class Chat {
     last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
     if (!generation->warning.empty()) complain(generation->warning);
     if (!generation->lossless) complain(lossless_text(*generation) + "; plain decoding may say something else");
-    if (flags_.stats) fmt::print(stderr, "{}", last_report_);
+    if (flags_.stats) tell(last_report_);
     return -1;
   }
 

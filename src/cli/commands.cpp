@@ -46,7 +46,7 @@ std::string overview() {
   for (const Command& c : kCommands) out += fmt::format("  {:<12} {}\n", c.name, c.about);
   out +=
       "\nExamples\n"
-      "  hunch demo                                      see it happen in two minutes\n"
+      "  hunch demo                                      see it happen in a minute\n"
       "  hunch run -p \"The captain looked at the\" -n 64  continue a text with the shipped model\n"
       "  hunch run -m MODEL -f long.txt --spec self --stats\n"
       "  hunch chat -m MODEL --spec self\n"

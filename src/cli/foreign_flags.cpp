@@ -52,7 +52,7 @@ void add_foreign_flags(FlagSet& set) {
   set.refuse({"--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling", "--rope-scale",
                  "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
       "not available yet");
-  set.refuse({"-dev", "--list-devices"}, "use --device cpu or --device reference");
+  set.refuse({"-dev", "--list-devices"}, "use --device cpu, cuda (where built) or reference");
   set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
       "not available yet; --draft N sets how many tokens are guessed");
   only_neutral(set,

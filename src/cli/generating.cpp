@@ -1,6 +1,9 @@
 // Loading and streaming. Escape codes are written where the colour changes, not around every token: logs stay readable.
 #include "cli/generating.h"
 
+#include <fmt/format.h>
+
+#include "checkpoint/drafter_file.h"
 #include "cli/interrupt.h"
 #include "engine/parts.h"
 
@@ -10,6 +13,8 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine&
   options.progress = progress.callback();
   auto engine = Engine::load(options);
   progress.clear();  // before anybody prints the error
+  if (!engine.ok() && is_learned_drafter(options.model))
+    return Error{fmt::format("{} drafts for another model: name that with -m, and this with --model-draft", options.model)};
   return engine;
 }
 

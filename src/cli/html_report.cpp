@@ -16,6 +16,7 @@
 #include "cli/plots.h"
 #include "cli/request_flags.h"
 #include "cli/terminal.h"
+#include "engine/cost_table.h"
 
 namespace hunch {
 namespace {
@@ -201,13 +202,6 @@ class Page {
   std::vector<const char*> differing_;
 };
 
-Status write_file(const std::string& path, const std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
-  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
-    return Error{fmt::format("{}: cannot be written", path)};
-  return {};
-}
-
 }  // namespace
 
 Result<std::vector<ordered_json>> result_rows(std::string_view text, const std::string& name) {
@@ -281,13 +275,14 @@ Result<int> report_command(Arguments arguments) {
   if (files.empty()) return usage_error("name result files: hunch report results.jsonl -o report.html");
   std::vector<ordered_json> rows;
   for (const std::string& file : files) {
+    HUNCH_OK(keeps(file, output));
     HUNCH_TRY(auto text, read_text_file(file));
     HUNCH_TRY(auto some, result_rows(text, file));
     rows.insert(rows.end(), some.begin(), some.end());
   }
   const std::string page = html_report(rows, title.value_or("hunch report"));
   if (!output || *output == "-") return print_and_exit_code(page);
-  HUNCH_OK(write_file(*output, page));
+  HUNCH_OK(write_atomically(*output, page));
   note(fmt::format("{} rows of {} files in {}", rows.size(), files.size(), *output));
   return 0;
 }

@@ -1,12 +1,26 @@
 // The program `hunch`. Everything of it that can be tested lives in commands.cpp and the files of the subcommands.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "text/grammar.h"
 
 int main(int argc, char** argv) {
+  // A stream that is closed must not become the next file that is opened.
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // so that use fails, as before
   hunch::install_signal_handlers();
   const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
-  return hunch::dispatch(arguments);
+  const int code = hunch::dispatch(arguments);
+  const hunch::Status written = hunch::output_error();
+  const int result = code == 0 && !written.ok() ? hunch::fail(written.error()) : code;
+  if (!hunch::compilations_left_behind()) return result;
+  std::fflush(nullptr);
+  _exit(result);  // threads that nothing can stop still run
 }

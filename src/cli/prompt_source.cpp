@@ -72,6 +72,12 @@ Result<std::string> read_text_file(const std::string& path) {
   return text;
 }
 
+Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written) {
+  std::error_code none;
+  if (!read || !written || !std::filesystem::equivalent(*read, *written, none)) return {};
+  return usage_error(fmt::format("{}: the output would overwrite the input; name another file", *written));
+}
+
 Result<std::string> prompt_text(const PromptFlags& flags) {
   if (flags.text && flags.file) return usage_error("-p and -f exclude each other: the prompt comes from one of them");
   if (!flags.text && !flags.file)

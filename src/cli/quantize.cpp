@@ -36,8 +36,8 @@ int quantize(const std::string& in, const std::string& out, DType type, const st
     return interrupts.stopped() ? interrupts.exit_code() : code;
   }
   for (const std::string& remark : report.value().notes) note(remark);
-  fmt::print(stderr, "{}: {} of weights became a file of {}\n", out, bytes_text(double(report.value().bytes_in)),
-      bytes_text(double(report.value().bytes_out)));
+  tell(fmt::format("{}: {} of weights became a file of {}\n", out, bytes_text(double(report.value().bytes_in)),
+      bytes_text(double(report.value().bytes_out))));
   return 0;
 }
 

@@ -191,6 +191,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
   options.threads = int(flags.threads.value_or(0));
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;
+  HUNCH_OK(keeps(options.model, flags.trace));
   options.trace = flags.trace.value_or("");
   options.verify_calibration = flags.verify_calibration.value_or("");
   if (speculation) {

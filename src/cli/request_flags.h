@@ -87,6 +87,8 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
 Result<std::string> prompt_text(const PromptFlags& flags);
 // A file's bytes, checked to be UTF-8. Errors name the file, and the byte at which it stops being text.
 Result<std::string> read_text_file(const std::string& path);
+// An error where what is to be written is a file that is read.
+Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written);
 
 // The prompt's ids: raw text (special tokens parsed), or with --chat one user turn of the model's template.
 Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text);

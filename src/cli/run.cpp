@@ -24,6 +24,7 @@ Result<Settled> settle(const RunFlags& flags) {
   out.request = request_of(flags.sampling, speculation);
   HUNCH_TRY(out.engine, engine_options(flags.model, &flags.speculation));
   out.engine.max_num_seqs = 1;
+  HUNCH_OK(keeps(flags.prompt.file, flags.model.trace));
   HUNCH_TRY(out.text, prompt_text(flags.prompt));
   for (const std::string& remark : notes) note(remark);
   return out;
@@ -48,7 +49,7 @@ Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& fla
   if (!generation.warning.empty()) complain(generation.warning);
   if (!generation.lossless) complain(lossless_text(generation) + "; plain decoding may say something else");
   if (flags.output.stats || interrupted_code != 0)
-    fmt::print(stderr, "{}", report_text(report, Paint{color_wanted(flags.output.color, stderr_is_terminal())}));
+    tell(report_text(report, Paint{color_wanted(flags.output.color, stderr_is_terminal())}));
   return interrupted_code;
 }
 
@@ -70,7 +71,7 @@ Result<int> run_command(Arguments arguments) {
 
   const Paint paint{!flags.output.json && color_wanted(flags.output.color, stdout_is_terminal())};
   if (paint.on && settled.request.speculation.proposer != "none")
-    fmt::print(stderr, "{} and accepted; the rest was written by the checking pass\n", paint.green("green: guessed"));
+    tell(fmt::format("{} and accepted; the rest was written by the checking pass\n", paint.green("green: guessed")));
   TokenPrinter printer(engine->tokenizer(), !flags.output.json, paint);
   const InterruptScope interrupts;
   auto generation = engine->generate(

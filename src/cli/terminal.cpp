@@ -65,7 +65,7 @@ bool write_stdout(std::string_view text) {
 }
 
 Status output_error() {
-  if (write_errno() == EPIPE) return {};
+  if (write_errno() == 0 || write_errno() == EPIPE) return {};
   return Error{fmt::format("cannot write to the standard output: {}", std::strerror(write_errno()))};
 }
 
@@ -75,8 +75,12 @@ int print_and_exit_code(std::string_view text) {
   return status.ok() ? 0 : fail(status.error());
 }
 
-void complain(std::string_view message) { fmt::print(stderr, "hunch: {}\n", message); }
-void note(std::string_view message) { fmt::print(stderr, "hunch: note: {}\n", message); }
+void tell(std::string_view text) {
+  (void)!std::fwrite(text.data(), 1, text.size(), stderr);
+  (void)std::fflush(stderr);
+}
+void complain(std::string_view message) { tell(fmt::format("hunch: {}\n", message)); }
+void note(std::string_view message) { tell(fmt::format("hunch: note: {}\n", message)); }
 
 int fail(const Error& error) {
   complain(error.message);
@@ -91,15 +95,13 @@ void ProgressLine::show(std::string_view what, int64_t done, int64_t total) {
   last_ms_ = now;
   if (done >= total) return clear();
   const double share = double(done) / double(total);
-  fmt::print(stderr, "\r{:<9} {} {:3.0f} %\033[K", what, bar(share, 40, locale_is_utf8()), 100 * share);
-  std::fflush(stderr);
+  tell(fmt::format("\r{:<9} {} {:3.0f} %\033[K", what, bar(share, 40, locale_is_utf8()), 100 * share));
   drawn_ = true;
 }
 
 void ProgressLine::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  tell("\r\033[K");
   drawn_ = false;
 }
 

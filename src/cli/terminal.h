@@ -36,11 +36,14 @@ bool stderr_is_terminal();
 
 // Writes all of it at once. False: the reader has gone (a closed pipe) or the disk is full; output_error() then says which.
 bool write_stdout(std::string_view text);
-// After a failed write_stdout: nothing for a closed pipe (leave quietly), else a message.
+// What became of all writes so far: nothing to say of a closed pipe (leave quietly), else a message. The program ends with it
+// where its command has not.
 Status output_error();
 // The exit code of a command that ends by writing `text` to stdout.
 int print_and_exit_code(std::string_view text);
 
+// To stderr, as it is; where nobody takes it, it is lost and the work goes on.
+void tell(std::string_view text);
 // "hunch: message" on stderr.
 void complain(std::string_view message);
 // "hunch: note: message" on stderr.

@@ -459,9 +459,7 @@ void Follower::finish_level(int64_t rows) {
   std::erase_if(open_, [](const Draft* draft) { return draft->done; });
 }
 
-// The children of a level's rows. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
-// independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one of them, and which one
-// that is was decided without it.
+// The children of a level's rows, with the noise that Self::sample takes (proposers/self.cpp says why).
 void Follower::sample(
     Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts) {
   const Sequence& sequence = *draft.task->sequence;

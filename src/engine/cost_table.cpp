@@ -318,17 +318,21 @@ Status write_atomically(const std::string& path, std::string_view text) {
   if (path.empty()) return Error{"no folder for caches: set XDG_CACHE_HOME or HOME"};
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  const std::string temporary = fmt::format("{}.{}", path, getpid());  // two processes may end at once
+  const std::filesystem::path found = std::filesystem::canonical(path, error);
+  const std::string to = error ? path : found.string();                              // behind links
+  const bool replaces = error || std::filesystem::is_regular_file(to, error);        // a device is written to
+  const std::string temporary = replaces ? fmt::format("{}.{}", to, getpid()) : to;  // two processes may end at once
   {
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
     file.write(text.data(), std::streamsize(text.size()));
     file.flush();
     if (!file) {
-      std::filesystem::remove(temporary, error);
+      if (replaces) std::filesystem::remove(temporary, error);
       return Error{fmt::format("cannot write {}: is the folder writable, and is there space?", temporary)};
     }
   }
-  std::filesystem::rename(temporary, path, error);
+  if (!replaces) return {};
+  std::filesystem::rename(temporary, to, error);
   if (!error) return {};
   const std::string why = error.message();
   std::filesystem::remove(temporary, error);

@@ -2,6 +2,8 @@
 // for the round, so that a guess that was drafted under its mask costs nothing more in the pass that verifies it.
 #include "engine/grammar_mask.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -30,15 +32,21 @@ void GrammarMask::reset() {
   at_ = kCommitted;
 }
 
+double GrammarMask::Bounded::seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
 void GrammarMask::append(int32_t token) {
-  const std::lock_guard lock(mutex_);
+  const Bounded bounded(*this);
   go_to(kCommitted);
   if (!state_.accept(token)) broken_ = true;
   places_.assign(1, {});
 }
 
 TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
-  const std::lock_guard lock(mutex_);
+  const Bounded bounded(*this);
   int place = kCommitted;
   for (const int32_t token : path) place = find(place, token);
   if (!places_[size_t(place)].filled) fill(place);
@@ -46,13 +54,13 @@ TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
 }
 
 int GrammarMask::step(int place, int32_t token) {
-  const std::lock_guard lock(mutex_);
+  const Bounded bounded(*this);
   const int next = find(place, token);
   return places_[size_t(next)].allowed ? next : -1;
 }
 
 std::string GrammarMask::forced(int place, size_t most_bytes) {
-  const std::lock_guard lock(mutex_);
+  const Bounded bounded(*this);
   if (broken_ || !places_[size_t(place)].allowed) return {};
   // The row behind this place needs its mask anyway. What is forced has only its own beginnings as tokens.
   if (!places_[size_t(place)].filled) fill(place);

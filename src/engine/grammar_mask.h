@@ -1,6 +1,5 @@
-// GrammarMask: the grammar of one request as a rule of its logits. Row i of a verify pass is masked with the state behind its own
-// path, a drafter's rows likewise, so that plain and speculative streams follow the same distributions. Owned by the request's
-// LogitState; the step asks it about guesses.
+// GrammarMask: the grammar of one request as a rule of its logits. Owned by the request's
+// LogitState.
 #pragma once
 
 #include <memory>
@@ -35,6 +34,19 @@ class GrammarMask final : public TokenMask {
     int parent = -1, depth = 0;
     int32_t token = -1;
     bool allowed = true, filled = false, only_ends = false;
+  };
+  static constexpr double kMostSeconds = 0.5;
+  // While one lives, the automaton works; where it takes too long, as with a grammar of very many readings, nothing follows.
+  class Bounded {
+   public:
+    explicit Bounded(GrammarMask& of) : of_(of), lock_(of.mutex_), start_(seconds()) {}
+    ~Bounded() { of_.broken_ |= seconds() - start_ > kMostSeconds; }
+
+   private:
+    static double seconds();  // of this thread's processor time
+    GrammarMask& of_;
+    const std::lock_guard<std::mutex> lock_;
+    const double start_;
   };
   int find(int place, int32_t token);
   void go_to(int place);

@@ -5,9 +5,7 @@
 // Decisions depend on committed tokens, lengths and past times only. So every rule stays exact with them: `match` whatever is
 // decided, `ratio` because no decision looks at the tokens that the round will draft.
 //
-// Exploration is bounded twice: probes of arms that look worse come at intervals that double after every failure, within a share
-// of the tokens made; and a ledger holds what a request's guesses cost over what they brought, beyond which it decodes plainly,
-// unless those of its batch have more left in the mean; a look-up is no longer than that allows.
+// How exploration is bounded: docs/how-it-works.md.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,6 @@
 // Scheduler: who runs in the next step, with how many rows. There is no prefill phase and no decode phase: every request catches
 // up with its tokens, the one that drafts just wants a few rows more. One budget of rows bounds a step.
-//
-// Order within a step: one row for every request that decodes; pages and rows for prompt chunks; drafts with what is left, dealt
-// one by one. So drafts never keep anybody from decoding, and are dropped before anybody is preempted. Where pages run out, the
-// request of the worst rank (priority, then arrival; waiting improves it) is preempted: its pages go, it runs again from what the
-// prefix cache still has, and its stream does not change.
+// Who comes first: docs/how-it-works.md. Drafts are dropped before anybody is preempted.
 #pragma once
 
 #include <algorithm>

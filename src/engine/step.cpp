@@ -403,8 +403,8 @@ Error Step::nothing_chosen(const Running& who, int64_t position) {
   if (std::any_of(left, left + vocab, [](float x) { return std::isfinite(x); })) return numerical_error(position);
   return Error{
       fmt::format("grammar_dead_end: no token may follow at position {}: the structure asked for, with the other rules of the "
-                  "request, leaves "
-                  "none; loosen logit_bias, allowed_token_ids or bad_words, or the structure",
+                  "request, leaves none, or its grammar has too many readings; loosen logit_bias, allowed_token_ids or "
+                  "bad_words, or the structure",
           position)};
 }
 

@@ -10,7 +10,9 @@ namespace hunch {
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (!file) return Error{fmt::format("cannot write the trace {}: {}", path, std::strerror(errno))};
-  return std::unique_ptr<Trace>(new Trace(file));
+  std::unique_ptr<Trace> trace(new Trace(file));
+  if (!trace->file_) return Error{fmt::format("cannot write the trace {}: is there space?", path)};
+  return trace;
 }
 
 // The format allows an array that is never closed, and a comma behind its last element.

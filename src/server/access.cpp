@@ -1,6 +1,7 @@
 #include "server/access.h"
 
 #include <algorithm>
+#include <boost/beast/core/string.hpp>
 
 namespace hunch {
 namespace {
@@ -20,8 +21,9 @@ std::string_view host_name(std::string_view host) {
 bool Access::host_allowed(std::string_view host) const {
   if (!loopback_ || contains(options_.allowed_hosts, "*")) return true;
   const std::string_view name = host_name(host);
-  return name == "localhost" || name == "::1" || name.starts_with("127.") || name == options_.host ||
-      contains(options_.allowed_hosts, name) || options_.host.ends_with(".sock");
+  const bool number = name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos;
+  return name == "localhost" || name == "::1" || number || name == options_.host || contains(options_.allowed_hosts, name) ||
+      options_.host.ends_with(".sock");
 }
 
 bool Access::origin_allowed(std::string_view origin, const HttpRequest& request) const {
@@ -42,8 +44,7 @@ std::optional<ApiError> Access::check(const HttpRequest& request, bool open_rout
   std::string_view key;
   if (const std::string* authorization = request.header("authorization")) {
     key = *authorization;
-    const std::string_view scheme = key.substr(0, 7);
-    if (scheme == "Bearer " || scheme == "bearer ") key.remove_prefix(7);
+    if (boost::beast::iequals(key.substr(0, 7), "bearer ")) key.remove_prefix(7);
   } else if (const std::string* plain = request.header("x-api-key")) {
     key = *plain;
   }

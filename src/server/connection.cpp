@@ -225,7 +225,7 @@ bool Connection::head_complete() {
   if (int64_t(head_.headers.size()) > limits_.max_headers)
     return bad("too_many_headers", 431, fmt::format("more than {} headers", limits_.max_headers));
   // Whoever stands before us may read an ambiguous length otherwise than we do.
-  const bool chunked = encodings == 1 && message[http::field::transfer_encoding] == "chunked";
+  const bool chunked = encodings == 1 && boost::beast::iequals(message[http::field::transfer_encoding], "chunked");
   if (lengths > 1 || encodings > 1 || (lengths > 0 && encodings > 0) || (encodings > 0 && (!chunked || head_.version == 10)))
     return bad("ambiguous_length", 400, "the body's length is ambiguous: send one Content-Length, or Transfer-Encoding: chunked");
   if (hosts > 1 || (hosts == 0 && head_.version == 11)) return bad("bad_host", 400, "a request needs exactly one Host header");

@@ -249,10 +249,11 @@ bool Generating::drain() {
 void Generating::tick(Clock::time_point now) {
   if (over_) return;
   const ServerLimits& limits = world_.options.limits;
-  if (seconds_between(since_, now) > limits.request_timeout) {
+  const double own = call_ ? call_->timeout_seconds() : 0,
+               most = own > 0 ? std::min(own, limits.request_timeout) : limits.request_timeout;
+  if (seconds_between(since_, now) > most) {
     world_.refused("timeout", 504);
-    return fail(
-        api_error(504, fmt::format("the request took longer than {:.0f} s", limits.request_timeout), "timeout"), "timeout");
+    return fail(api_error(504, fmt::format("the request took longer than {:g} s", most), "timeout"), "timeout");
   }
   if (streaming_ && limits.ping_interval > 0 && seconds_between(last_sent_, now) >= limits.ping_interval) {
     std::string ping = ": ping\n\n";

@@ -1,4 +1,4 @@
-// ScoredPolicy: selections by what verified rows attended to. Scores fall out of the verify pass, one per entry and set, reduced
+// ScoredPolicy: selections by what verified rows attended to. Scores fall out of the verify pass, one per block and set, reduced
 // over rows and query heads before they are stored; a top-k chooses. Policies of this kind (vegas, last_accepted, sparsespec,
 // snapkv) are sets of options for it.
 //

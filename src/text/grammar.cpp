@@ -49,6 +49,7 @@ using Kind = StructuredOutput::Kind;
 // White space between the parts of a JSON text. Without a bound a model may indent for ever.
 constexpr int kMostWhitespace = 20;
 constexpr size_t kMostStragglers = 2;
+std::atomic<bool> g_left_behind{false};
 constexpr double kMostWaiting = 20;  // times the limit, where the processor is somebody else's
 
 class Compiled final : public CompiledGrammar {
@@ -202,8 +203,12 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std:
   vocabulary_ = std::make_shared<const Vocabulary>(tokens, end_ids_);
 }
 
+bool compilations_left_behind() { return g_left_behind; }
+
 GrammarCompiler::~GrammarCompiler() {
-  for (Straggler& straggler : stragglers_) straggler.thread.join();
+  for (Straggler& straggler : stragglers_)
+    if (straggler.job->is_done()) straggler.thread.join();
+    else straggler.thread.detach(), g_left_behind = true;
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const StructuredOutput& wanted) {
@@ -243,8 +248,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_l
       return done;
     });
     if (stragglers_.size() >= kMostStragglers)
-      return Error{
-          fmt::format("{}: compilations that were too complex are still being given up: try again in some seconds", name)};
+      return Error{"grammar_busy: compilations that were too complex are still being given up: try again in some seconds"};
   }
   const auto job = std::make_shared<Job>();
   std::thread worker([job, vocabulary = vocabulary_, wanted] { job->run(*vocabulary, wanted); });

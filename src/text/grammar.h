@@ -37,6 +37,9 @@ struct GrammarLimits {
   size_t cache_bytes = size_t(256) << 20;   // of all that are kept
 };
 
+// Whether compilations that nothing can stop outlive their compiler: the process must then end by _exit.
+bool compilations_left_behind();
+
 // Compiles for one vocabulary. Thread-safe.
 class GrammarCompiler {
  public:

@@ -58,6 +58,7 @@ def test_info_and_quantize_know_drafters(hunch):
     assert said["encodings"][encoding]["tensors"] >= 2 and said["encodings"]["integers"]["tensors"] == 1, said
   result = hunch("info", out)
   assert result.code == 0 and "eagle3" in result.out and "20 tokens" in result.out, result
+  expect(hunch("run", "-m", out, "-p", "a"), 1, "and this with --model-draft")
 
 
 # Some of every kind; src/checkpoint/drafter_file_test.cpp and src/cli/drafter_flags_test.cpp have them all.

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import time
 
+from program import expect
+
 ENDLESS = ["-p", "The captain looked at the", "--ignore-eos"]
 
 
@@ -53,9 +55,26 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(hunch):
 def test_a_full_disk_is_an_error(hunch):
   if not os.path.exists("/dev/full"):
     return
-  with open("/dev/full", "wb") as full:
-    done = subprocess.run([hunch.binary, "info", hunch.model], stdout=full, stderr=subprocess.PIPE, timeout=20)
-  assert done.returncode == 1 and b"cannot write to the standard output" in done.stderr, done
+  text = hunch.file("some.txt", b"some words to measure " * 40)
+  for command in [["info", hunch.model], ["bench", "-p", "8", "-n", "4", "-r", "1"], ["eval", "perplexity", text, "--contexts", "64"]]:
+    with open("/dev/full", "wb") as full:
+      done = subprocess.run([hunch.binary, *command], stdout=full, stderr=subprocess.PIPE, timeout=20, env=hunch.environment())
+    assert done.returncode == 1 and b"cannot write to the standard output" in done.stderr, done
+  expect(hunch.run("-p", "a", "-n", "2", "--trace", "/dev/full"), 1, "cannot write the trace")
+
+
+def test_nobody_need_listen_to_notes(hunch):
+  for redirected, code in [("2>&-", 0), ("2>/dev/full", 0), ("--foo 2>&-", 2), ("2>&1 >/dev/null | true; exit ${PIPESTATUS[0]}", 0)]:
+    line = f"'{hunch.binary}' run -p a -n 2 --stats {redirected}"
+    assert subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, timeout=20, env=hunch.environment()).returncode == code, line
+
+
+def test_what_is_read_is_not_written_over(hunch):
+  text = hunch.file("kept.txt", b"kept")
+  for command in [["run", "-f", text, "--trace", text], ["tune", text, "--calibrate-verify", text], ["report", text, "-o", text]]:
+    expect(hunch(*command), 2, "the output would overwrite the input")
+  with open(text, "rb") as file:
+    assert file.read() == b"kept"
 
 
 def test_an_interrupted_quantize_leaves_no_file(hunch):

@@ -264,6 +264,9 @@ class TimeLimit(ServerTest):
     self.assertGreater(waited.count(b": ping"), 1)
     self.assertEqual(status_of(answer), 504)
     self.until(self.idle, 2)
+    start = time.time()
+    self.assertEqual(status_of(answers_of((self.asking(dict(LONG, timeout=0.3)),))[0]), 504)
+    self.assertLess(time.time() - start, 1.4)
 
 
 class Descriptors(unittest.TestCase):

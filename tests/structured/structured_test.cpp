@@ -115,6 +115,17 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
   }
 }
 
+TEST_F(Structured, AGrammarOfVeryManyReadingsEndsItsRequest) {
+  auto engine = load(options());
+  std::string all = "[a-z ]";
+  for (std::string more = "a a"; more.size() < 160; more += " a") all = more + " | " + all;
+  Request endless = request({.kind = Kind::Grammar, .text = "root ::= a\na ::= " + all}, 1);
+  endless.max_tokens = 150, endless.ignore_eos = true, endless.speculation.proposer = "none";
+  auto stream = engine->submit(endless);
+  ASSERT_TRUE(stream.ok());
+  expect_refusal((*stream)->result(), "too many readings");
+}
+
 // An end that the request ignores comes only where nothing else is possible; so does one that min_tokens puts off.
 TEST_F(Structured, EndsWhereNothingElseIsPossible) {
   auto engine = load(options());

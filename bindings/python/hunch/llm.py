@@ -28,6 +28,7 @@ _MOST_IN_FLIGHT = 1024  # requests of one generate() that the engine knows of; t
 
 # Arguments of vLLM that may stand where they change nothing, with the values that mean "as it is".
 _HARMLESS = {"enforce_eager": (True, False, None), "trust_remote_code": (True, False), "disable_log_stats": (True, False),
+    "block_size": (None, 8, 16, 32, 64, 128),
     "tokenizer": (None,), "tokenizer_mode": ("auto",), "skip_tokenizer_init": (False,), "quantization": (None, "gguf"),
     "pipeline_parallel_size": (1,), "data_parallel_size": (1,), "swap_space": (0, 4, 4.0), "cpu_offload_gb": (0, 0.0),
     "enable_chunked_prefill": (True, None), "disable_custom_all_reduce": (True, False), "revision": (None,),

@@ -1,10 +1,6 @@
 // Attention of query rows over blocks of 64 entries: online softmax with at most one rescale a block, for all
 // rows of a run and all query heads of one KV head at once. Contract in ops/attention.h, memory layout in kv_store.h; the
 // reasoning and the figures stand in docs/kernels/attention.md.
-//
-// Row invariance: what happens to one query row (dimension order, block maximum, exponentials, entry order, rescale, fold of
-// splits) is written once for one row; tiles of rows only repeat it in other registers. A block that a row sees in part goes the
-// same way with another range of entries.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

@@ -1,6 +1,5 @@
 // Product kernels of one instruction set (docs/kernels/matmul.md). Lanes are output columns; an activation is a broadcast of four
-// bytes. Row invariance: a row's instructions along K are the same in every tile shape: integer sums are exact, and each block
-// adds to the fp32 sum by the same fused multiply-adds in the same order; bias, then accumulate, come last.
+// bytes.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

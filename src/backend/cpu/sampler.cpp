@@ -1,6 +1,4 @@
-// See sampler.h. The possible ids are a prefix of the order (logit descending, id ascending), whatever filters are on; so a row
-// comes down to a cut in that order. Candidates are found by a bound on the logits first, so that the default filters never touch
-// more than a few dozen ids.
+// See sampler.h and docs/kernels/sampling.md.
 #include "backend/cpu/sampler.h"
 
 #include <algorithm>

@@ -26,9 +26,9 @@ inline constexpr int kLanes = 16;
 //         bits_of(F32) float_of(I32): the same bits | dot4(acc, u8, s8): acc += sum of 4 unsigned x signed byte products, exact
 //         dot2(acc, a, b): acc += both products of signed 16-bit halves, modulo 2^32 | widen_s8(p): 32 signed bytes to 16 bits,
 //         two a lane | look_up(table, a): each byte of a, 0 to 15, to the table's byte of that number | even_bytes, odd_bytes:
-//         the bytes 0 and 2, 1 and 3 of a lane as unsigned halves store_s16(p, a, b, f): 32 products a f, b f in [0, 32767],
-//         rounded, as 16 bits; of other products anything max_unsigned(a, b), max_unsigned(a): of all lanes | sum(I32): integer
-//         sum of the lanes compress_store(p, mask, a): the set lanes of a, in order, to p; returns how many (writes up to 16
+//         the bytes 0 and 2, 1 and 3 of a lane as unsigned halves | store_s16(p, a, b, f): 32 products a f, b f in [0, 32767],
+//         rounded, as 16 bits; of other products anything | max_unsigned(a, b), max_unsigned(a): of all lanes | sum(I32): integer
+//         sum of the lanes | compress_store(p, mask, a): the set lanes of a, in order, to p; returns how many (writes up to 16
 //         lanes)
 //   Mask: first_lanes(n) | bits(mask) -> uint32_t | mask_of(bits) | both(a, b) | either(a, b) | none_of(mask)
 // Always-inlined wrappers over them follow.

@@ -6,8 +6,8 @@
 //   Q8_0            [k/32] { codes [8 steps][128] = q + 128; f16 d[32] }                                         34 bytes / 32
 //   Q4_0            [k/32] { codes [4][128], low nibble inputs 4j.., high nibble 16 + 4j..; f16 d[32] }          18 / 32
 //   Q4_K            [k/256] { f16 d[32], f16 dmin[32]; [8] { codes as Q4_0; u8 scale[32], u8 min[32] } }         18.5 / 32
-//   Q5_K            [k/256] { as Q4_K, behind the codes of a block: high [1][128], bit g of a byte: group g of 4 inputs }   22.5
-//   / 32 Q6_K            [k/256] { f16 d[32]; [8] { codes as Q4_0; high [2][128]; int8 scale[2 halves][32] } }        26.25 / 32
+//   Q5_K            [k/256] { as Q4_K, codes with high [1][128] behind them: bit g of a byte is of inputs 4g.. }     22.5 / 32
+//   Q6_K            [k/256] { f16 d[32]; [8] { codes as Q4_0; high [2][128]; int8 scale[2 halves][32] } }        26.25 / 32
 //                   high: bits 2g, 2g + 1 of a byte are of inputs 4g.., in the second vector pair of 16 + 4g..
 //   MXFP4           [k/32] { codes as Q4_0; bf16 d[32] = 2^(e - 128), which f16 cannot hold }                     18 / 32
 //   F8_E4M3         [k/128, the last one may be short] { f32 scale[32]; codes [128][32] }, whole cache lines            1.03 / 1

@@ -1,7 +1,5 @@
 // The consumer of few packed rows, which stand in the columns of the instruction: S^T = K Q^T, O^T += V^T P^T for tiles of 64
-// keys, so that 4 rows cost little more than bytes and four warps share 32. P goes through shared memory, this tile's and the
-// next one's in turn, so that warps, each with 16 keys, meet once a tile; the values of a tile and the scores of the next go to
-// the tensor cores together. Registers of a sum: attention_wgmma.cuh; of S^T rows are keys, of O^T dimensions.
+// keys (why: docs/kernels/attention-gpu.md). Registers of a sum: attention_wgmma.cuh; of S^T rows are keys, of O^T dimensions.
 #pragma once
 
 #include "backend/cuda/attention_consumer.cuh"

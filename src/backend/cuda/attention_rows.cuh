@@ -2,10 +2,6 @@
 // 64 keys. P stays in registers, and warps, each with 16 rows, have nothing to tell each other but scores. Paired, two consumers
 // read the same tiles, alternately from both rings, with rows of their own. What it leaves of a row has the bits that
 // attention_columns.cuh leaves: the same weights against the same references, added in the same order.
-//
-// The values of a tile and the scores of the next go to the tensor cores together. What all of it is paced by is how few
-// registers the arithmetic between has: so scores are collected by a kernel of their own, and nearly all tiles take a loop that
-// knows no masks.
 #pragma once
 
 #include "backend/cuda/attention_consumer.cuh"

@@ -17,12 +17,12 @@ constexpr int kQueueSlots = 4;    // items that producers may be ahead of consum
 // kLines: an entry's K and V lie in a line, as in the cache, and come line by line; for a selection and few rows. Lines are 16
 // bytes apart, so that ldmatrix meets in no bank. kFolds: consumers keep what splits come to here, in place of a stage of each
 // ring. kCoded: tiles come as codes and stand there as fp16 when they have been widened; codes take the place of a stage.
-// kColumns: packed rows stand in columns, at most 32, in lines 16. kOfHalves: keys and values of a stage come and go apart, so
+// kColumns: packed rows stand in columns, at most 32, in lines 16. kHalves: keys and values of a stage come and go apart, so
 // that two stages serve a consumer as well as three.
-template <int D, bool kLines, bool kFolds = false, bool kCoded = false, bool kColumns = kLines, bool kOfHalves = false>
+template <int D, bool kLines, bool kFolds = false, bool kCoded = false, bool kColumns = kLines, bool kHalves = false>
 struct AttentionShared {
   static constexpr int kHeadDim = D;
-  static constexpr bool kOfLines = kLines, kOfCodes = kCoded, kApart = kOfHalves;
+  static constexpr bool kOfLines = kLines, kOfCodes = kCoded, kApart = kHalves;
   static constexpr int kStages = (D == 128 ? 3 : 6) - int(kFolds) - int(kCoded);  // of a ring
   static constexpr int kFoldBytes = kFolds ? kTileRows * D * 4 : 0;               // of a consumer
   static constexpr int kLineBytes = D * 2 * 2, kPitch = kLineBytes + (kLines ? 16 : 0);

@@ -20,7 +20,7 @@ struct KvPlane {
   std::byte* keys = nullptr;             // KV head 0, page 0
   int64_t head_bytes = 0;                // from one KV head to the next
   int64_t chunk_bytes = 0;               // from page to page
-  const CUtensorMap* maps = nullptr;     // two in device memory: a page's K and V, its K alone; null: of 16 bits no element
+  const CUtensorMap* maps = nullptr;     // two in device memory: of a page's K and V, of either; null: of 16 bits no element
   bool on_tensor_cores = false;          // attention has a form for them
   int32_t first_row = 0, head_rows = 0;  // of the tensor maps: entry 0 of page 0 of KV head 0, and rows of a head
   DType dtype = DType::BF16;

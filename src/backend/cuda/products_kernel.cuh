@@ -1,10 +1,9 @@
 // The kernel of products with weights: out[row][feature] = sum over inputs of weight[feature][input] x[row][input].
 //
 // Weights are the first operand of the tensor cores (64 features a warpgroup), activations, rounded to bf16, the second, with N
-// of them. An element's sum never depends on N: inputs are added 16 by 16 in ascending order within each of the weight's `splits`
-// runs of records, and the runs' sums in order. A unit of work is (group of G tiles, run or all runs, row tile of N rows); blocks
-// walk over units with one pipeline of stages in shared memory that does not stop between units. A stage is a few records of each
-// of the G tiles and the activations they meet.
+// of them. An element's sum never depends on N (docs/kernels/products.md). A unit of work is (group of G tiles, run or all runs,
+// row tile of N rows); blocks walk over units with one pipeline of stages in shared memory that does not stop between units. A
+// stage is a few records of each of the G tiles and the activations they meet.
 //   warps 0..4G-1   consumers, a warpgroup a tile
 //   two warps more  which fill stages with the copy engine: one with weights, long before wait_for_previous() returns; one with
 //                   activations

@@ -4,9 +4,7 @@
 //
 //   x = fc([norm(embedding) | norm(feature)]);  x += attention(norm(x));  x += mlp(norm(x));  y = norm(x);  logits = head(y)
 //
-// Which side of a norm is meant is contested between engines, and a wrong choice only lowers acceptance: feed_norm says whether
-// the target's hidden state comes from behind its last norm ("post") or from before it, recycle_norm whether the next row gets y
-// or x. The default is what most of them do.
+// "post": the target's state comes from behind its last norm (feed_norm), the next row gets y and not x (recycle_norm).
 #include <fmt/format.h>
 
 #include "draft/drafter_shape.h"

@@ -3,18 +3,11 @@
 // children. A chain has one node a depth; where branching is allowed and the choice is unsure, the token that came second becomes
 // a sibling, and both go on side by side: rows of one pass, over the same weights and the same selected entries.
 //
-// What makes a choice unsure is its lead where the draft shares the target's noise (the output cannot tell). A draft with noise
-// of its own is kept by the law it was drawn from, and asks that law alone: how its draw came out must not decide about a
-// sibling.
-//
 // A look-up may run ahead of a chain: what it guesses goes along with the first pass, as rows behind the pending token's. Every
 // row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
 // right about the draft (not yet about the target): one pass then stands for several, and the chain is the same.
 //
 // With look-ups behind the choices of every pass this is the middle level of staged.cpp.
-//
-// How close a choice was also says how likely the target agrees. That is learned from what was kept (draft/confidence.h), and
-// ends a chain where going on would not pay.
 #include <algorithm>
 #include <vector>
 
@@ -181,8 +174,7 @@ class Self final : public Proposer {
     }
   }
 
-  // On a device, chains run blind: the choice of a step is the input of the next one without the host in between, all steps are
-  // one unit of work, and nobody waits. They are as long as was asked for: whether going on pays would have to be read first.
+  // On a device, chains run blind (follower_blind.cpp).
   // What is left of open_ needs the host at every level.
   void run_blind() {
     const auto blind = [this](const Draft* draft) {

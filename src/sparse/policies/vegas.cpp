@@ -27,7 +27,7 @@ Result<std::unique_ptr<SparsePolicy>> make_vegas(const SparsePolicy::Setup& setu
   else return unknown("rows", o.rows, "all, first_last, last, accepted");
   HUNCH_OK(parse_combine("vegas", o, how));
   HUNCH_OK(parse_share("vegas", o, how));
-  if (o.block < 1 || o.block > 1024) return usage_error("vegas: blocks must have 1 to 1024 entries");
+  if (o.block < 1 || o.block > 64) return usage_error("vegas: blocks must have 1 to 64 entries");
   how.block = o.block, how.spread = (o.spread + o.block - 1) / o.block;
   if (o.metric == "logit" && how.spread > 0)
     return usage_error("vegas: spread needs a weight metric (logits may be negative); use spread 0 with metric logit");
