@@ -39,8 +39,7 @@ class Chat {
     const bool interactive = stdin_is_terminal();
     const Paint paint{color_wanted(flags_.color, stderr_is_terminal())};
     if (interactive)
-      fmt::print(
-          stderr, "/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
+      tell("/clear forgets, /stats shows the last answer's figures, /exit or Ctrl-D leaves, Ctrl-C stops an answer\n");
     std::string line;
     while (true) {
       if (interactive) tell(paint.bold("> "));

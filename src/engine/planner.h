@@ -1,11 +1,7 @@
 // Planner: chooses per request and round how to guess and how much, zero included, so that a step makes the most tokens per
 // millisecond. Costs come from the CostTable, chances from what was accepted: of every request's own rounds, shrunk to what
 // earlier requests saw. Called by the step loop; deterministic (no clock, no chance), allocates nothing after construction.
-//
-// Decisions depend on committed tokens, lengths and past times only. So every rule stays exact with them: `match` whatever is
-// decided, `ratio` because no decision looks at the tokens that the round will draft.
-//
-// How exploration is bounded: docs/how-it-works.md.
+// How exploration is bounded, and why every rule stays exact: docs/how-it-works.md.
 #pragma once
 
 #include <algorithm>

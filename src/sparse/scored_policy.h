@@ -6,9 +6,6 @@
 // suffices (drafts_lse), or by the true one in a second look at K; so are first selections. A row whose own draft step never ran
 // (the last one of a chain) takes that of the nearest row before it that has one; in a round without draft steps, all rows take
 // that of the last row of the pass before.
-//
-// With a layer_step n > 1 every n-th selecting layer scores and chooses, and the layers behind it copy their own entries of the
-// same positions: layers next to each other attend to much the same places.
 #pragma once
 
 #include <vector>

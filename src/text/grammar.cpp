@@ -150,7 +150,7 @@ struct GrammarCompiler::Job {
   std::shared_ptr<const CompiledGrammar> grammar;
   std::string error;
 
-  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted) {
+  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, int64_t vocab, const std::vector<int32_t>& end_ids) {
     std::shared_ptr<const CompiledGrammar> made;
     std::string failed;
     xgrammar::first_warning.clear();
@@ -161,6 +161,10 @@ struct GrammarCompiler::Job {
       if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
       made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
+      std::vector<uint32_t> mask(GrammarState::mask_words(vocab));  // the first may take longer than all else
+      if (failed.empty()) GrammarState(made, vocab, end_ids).fill_mask(mask);
+      if (failed.empty() && std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+        failed = "no output of this model's tokens fits it";
     } catch (const std::exception& e) {
       failed = first_line(e.what());
       if (failed.empty()) failed = "it could not be read";
@@ -228,11 +232,6 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
   if (grammar->bytes() > limits_.grammar_bytes)
     return usage_error(fmt::format("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name,
         grammar->bytes() >> 20, limits_.grammar_bytes >> 20));
-  GrammarState state(grammar, *this);
-  std::vector<uint32_t> mask(GrammarState::mask_words(vocab_));
-  state.fill_mask(mask);
-  if (std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
-    return usage_error(fmt::format("{}: no output of this model's tokens fits it", name));
   keep(key, grammar);
   return grammar;
 }
@@ -251,7 +250,8 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_l
       return Error{"grammar_busy: compilations that were too complex are still being given up: try again in some seconds"};
   }
   const auto job = std::make_shared<Job>();
-  std::thread worker([job, vocabulary = vocabulary_, wanted] { job->run(*vocabulary, wanted); });
+  std::thread worker(
+      [job, vocabulary = vocabulary_, wanted, vocab = vocab_, ends = end_ids_] { job->run(*vocabulary, wanted, vocab, ends); });
   if (!job->wait(worker, limits_.seconds)) {
     const std::lock_guard lock(mutex_);
     stragglers_.push_back({job, std::move(worker)});
@@ -322,7 +322,9 @@ struct GrammarState::Matcher {
 };
 
 GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, const GrammarCompiler& compiler)
-    : matcher_(std::make_unique<Matcher>(std::move(grammar))), vocab_(compiler.vocab()), end_ids_(compiler.end_ids()) {}
+    : GrammarState(std::move(grammar), compiler.vocab(), compiler.end_ids()) {}
+GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, int64_t vocab, std::vector<int32_t> end_ids)
+    : matcher_(std::make_unique<Matcher>(std::move(grammar))), vocab_(vocab), end_ids_(std::move(end_ids)) {}
 GrammarState::~GrammarState() = default;
 GrammarState::GrammarState(GrammarState&&) noexcept = default;
 

@@ -86,6 +86,7 @@ class GrammarCompiler {
 class GrammarState {
  public:
   GrammarState(std::shared_ptr<const CompiledGrammar>, const GrammarCompiler&);
+  GrammarState(std::shared_ptr<const CompiledGrammar>, int64_t vocab, std::vector<int32_t> end_ids);
   ~GrammarState();
   GrammarState(GrammarState&&) noexcept;
 
