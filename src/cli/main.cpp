@@ -14,7 +14,7 @@
 int main(int argc, char** argv) {
   // A stream that is closed must not become the next file that is opened.
   for (int fd = 0; fd <= 2; ++fd)
-    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);  // so that use fails, as before
+    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
   hunch::install_signal_handlers();
   const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
   const int code = hunch::dispatch(arguments);

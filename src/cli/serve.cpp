@@ -139,7 +139,10 @@ Result<int> serve(AllFlags& flags, const FlagSet& set) {
   for (size_t i = 0; i < models; ++i) HUNCH_OK(load_one(flags, speculation, flags.model.models[i], i, loaded));
   server.ready();
   if (!server_options.api_keys.empty()) note("--api-key is visible to this machine's users; --api-key-file is not");
-  if (!write_stdout(fmt::format("listening on {}\n", server.url()))) note(fmt::format("listening on {}", server.url()));
+  if (!write_stdout(fmt::format("listening on {}\n", server.url()))) {
+    (void)output_error();  // it serves all the same
+    note(fmt::format("listening on {}", server.url()));
+  }
   const int code = server.wait();
   if (code == kExitBroken) std::_Exit(code);  // a lost device gives nothing back, and may never answer
   return code;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "api/values.h"
 
@@ -65,8 +66,9 @@ bool write_stdout(std::string_view text) {
 }
 
 Status output_error() {
-  if (write_errno() == 0 || write_errno() == EPIPE) return {};
-  return Error{fmt::format("cannot write to the standard output: {}", std::strerror(write_errno()))};
+  const int error = std::exchange(write_errno(), 0);
+  if (error == 0 || error == EPIPE) return {};
+  return Error{fmt::format("cannot write to the standard output: {}", std::strerror(error))};
 }
 
 int print_and_exit_code(std::string_view text) {

@@ -36,13 +36,12 @@ bool stderr_is_terminal();
 
 // Writes all of it at once. False: the reader has gone (a closed pipe) or the disk is full; output_error() then says which.
 bool write_stdout(std::string_view text);
-// What became of all writes so far: nothing to say of a closed pipe (leave quietly), else a message. The program ends with it
-// where its command has not.
+// What became of the writes since it was last asked: nothing of a closed pipe, else a message. The program ends with it.
 Status output_error();
 // The exit code of a command that ends by writing `text` to stdout.
 int print_and_exit_code(std::string_view text);
 
-// To stderr, as it is; where nobody takes it, it is lost and the work goes on.
+// To stderr; where nobody takes it, the work goes on.
 void tell(std::string_view text);
 // "hunch: message" on stderr.
 void complain(std::string_view message);

@@ -1,5 +1,4 @@
-// GrammarMask: the grammar of one request as a rule of its logits. Owned by the request's
-// LogitState.
+// GrammarMask: the grammar of one request as a rule of its logits. Owned by its LogitState.
 #pragma once
 
 #include <memory>
