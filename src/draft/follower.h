@@ -1,6 +1,6 @@
 // Follower: the proposer around a DraftNet. It keeps the network's cache in step with the target (every committed token goes
 // through once, with the target's own feature), drafts chains and dynamic trees from there, and forgets what was drafted: the
-// next round's rows overwrite it. Parts in proposers/ bring a network and register it.
+// next round's rows overwrite it.
 //
 // The network's cache has the pages of the target's. A page is shared with a later request where this drafter filled it
 // (stamps); a request that finds pages that it did not fill begins behind them, with a shorter memory: that costs acceptance,

@@ -79,7 +79,7 @@ TreeSlots Follower::slots_of(Slot slot) {
 // known, which nodes they are is not. What attention reads must be known as well, so branches are columns: row i of a level
 // continues row i of every level before, and once the rows of a level are chosen the K and V of their ancestors move into their
 // columns. A row has the bits that it has under the tree's own mask: the same keys at the same places. The host waits for the
-// finished tree, once: the pass that verifies it is planned by its shape.
+// finished tree, once.
 void Follower::run_blind_trees() {
   grown_.assign(open_.begin(), open_.end());
   backend_.replay([&] { blind_tree_level(true); });

@@ -1,5 +1,5 @@
 // SuffixTree: counts of all substrings up to a depth, as a path-compressed trie of suffixes. The core of suffix decoding
-// (Oliaro et al., 2024), used by proposer suffix: one tree per request, one over the outputs of earlier requests.
+// (proposers/suffix.cpp).
 //
 // The tree knows exactly the suffixes that were inserted and not erased. count(w) is how many of them begin with w; it is
 // constant along an edge, so a place inside an edge has one continuation. Labels point into a ring of tokens, at the newest text

@@ -1,6 +1,5 @@
 // ScoredPolicy: selections by what verified rows attended to. Scores fall out of the verify pass, one per block and set, reduced
-// over rows and query heads before they are stored; a top-k chooses. Policies of this kind (vegas, last_accepted, sparsespec,
-// snapkv) are sets of options for it.
+// over rows and query heads before they are stored; a top-k chooses.
 //
 // Weights are normalised by the log-sum-exp that the draft step of the same row of the round left behind, so one pass over K
 // suffices (drafts_lse), or by the true one in a second look at K; so are first selections. A row whose own draft step never ran

@@ -69,7 +69,7 @@ constexpr int block_bytes(DType t) { return (t == DType::Q8_0 ? 8 : 4 + high_bit
 // The integer an accumulator of `act` starts at: minus the codes' offset times the sum of the activations.
 template <DType T>
 HUNCH_SIMD I32 first_sum(const ActivationBlock& act, int half) {
-  if constexpr (T == DType::Q8_0) return set1_i32(act.minus_128_sum);
+  if constexpr (T == DType::Q8_0) return kTakesOff128 ? zero_i32() : set1_i32(act.minus_128_sum);
   if constexpr (T == DType::Q4_0) return set1_i32(act.minus_8_sum);
   if constexpr (T == DType::MXFP4) return set1_i32(act.minus_12_sum);
   if constexpr (T == DType::Q6_K) return set1_i32(act.minus_32_half[half]);
@@ -81,14 +81,14 @@ struct Sums {
   F32 at[R][2];
 };
 
-// acc += codes of inputs [4 group, 4 group + 4) times those of every row: 16 columns a vector.
-template <int R>
+// acc += codes of inputs [4 group, 4 group + 4) times those of every row: 16 columns a vector. kHigh: codes have all 8 bits.
+template <bool kHigh, int R>
 HUNCH_SIMD void dot_group(I32 (&acc)[R][2], I32 w0, I32 w1, const ActivationBlock* act, int64_t blocks, int group) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const I32 a = broadcast4(act[r * blocks].q + 4 * group);
-    acc[r][0] = dot4(acc[r][0], w0, a);
-    acc[r][1] = dot4(acc[r][1], w1, a);
+    acc[r][0] = kHigh ? dot4_high(acc[r][0], w0, a) : dot4(acc[r][0], w0, a);
+    acc[r][1] = kHigh ? dot4_high(acc[r][1], w1, a) : dot4(acc[r][1], w1, a);
   }
 }
 
@@ -100,7 +100,7 @@ HUNCH_SIMD void dot_codes8(I32 (&acc)[R][2], const std::byte* codes, const Activ
     const std::byte* p = codes + j * kStepBytes;
     const I32 w0 = load_i32(p), w1 = load_i32(p + 64);
     if constexpr (kFirst) prefetch(p), prefetch(p + 64);
-    dot_group(acc, w0, w1, act, blocks, j);
+    dot_group<true>(acc, w0, w1, act, blocks, j);
   }
 }
 
@@ -134,13 +134,13 @@ HUNCH_SIMD void dot_nibbles(I32 (&acc)[R][2], const std::byte* codes, const Acti
     I32 low0 = w0 & nibble, low1 = w1 & nibble;
     if constexpr (high_bits(T) > 0) low0 = low0 | high_part<T, J>(codes, 0), low1 = low1 | high_part<T, J>(codes, 1);
     if constexpr (has_table(T)) low0 = look_up(kMxfp4Factors, low0), low1 = look_up(kMxfp4Factors, low1);
-    dot_group(acc, low0, low1, act, blocks, J);
+    dot_group<false>(acc, low0, low1, act, blocks, J);
   }
   if constexpr (kWhich != Nibbles::Low) {
     I32 high0 = shift_right<4>(w0) & nibble, high1 = shift_right<4>(w1) & nibble;
     if constexpr (high_bits(T) > 0) high0 = high0 | high_part<T, 4 + J>(codes, 0), high1 = high1 | high_part<T, 4 + J>(codes, 1);
     if constexpr (has_table(T)) high0 = look_up(kMxfp4Factors, high0), high1 = look_up(kMxfp4Factors, high1);
-    dot_group(acc, high0, high1, act, blocks, 4 + J);
+    dot_group<false>(acc, high0, high1, act, blocks, 4 + J);
   }
 }
 template <DType T, Nibbles kWhich, int R, bool kFirst>

@@ -190,6 +190,21 @@ TEST(CpuMatmul, ShowsANanCodeOfFp8InItsColumnOnly) {
   }
 }
 
+TEST(CpuMatmul, TakesTheGreatestCodesOfBothSigns) {
+  Matrix matrix(DType::Q8_0, 33, 64);
+  for (size_t i = 0; i < matrix.bytes.size(); ++i)
+    if (i % 34 > 1) matrix.bytes[i] = std::byte(i / 34 % 2 ? 0x80 : 0x7f);  // 32 times -128, 32 times 127
+  std::vector<float> x(128, 127);
+  std::fill_n(x.begin(), 64, -127.0f);
+  ReferenceBackend reference;
+  const auto want = product(reference, *reference.load_weight(matrix.tensor), x, 2);
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, 1);
+    const auto got = product(*cpu, *cpu->load_weight(matrix.tensor), x, 2);
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1) << isa;
+  }
+}
+
 TEST(CpuMatmul, CountsTheBytesOfEachProductOnce) {
   const auto cpu = make_cpu("", 2);
   const Matrix matrix(DType::Q8_0, 64, 512);

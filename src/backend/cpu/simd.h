@@ -24,6 +24,7 @@ inline constexpr int kLanes = 16;
 //   I32:  load_i32 store zero_i32 set1_i32 | + - * & | shift_left<n> shift_right<n> (logical) shift_right_sign<n>
 //         equal(a, b), less(a, b) (signed), less_unsigned(a, b) -> Mask | select | to_f32 | to_i32 (nearest even)
 //         bits_of(F32) float_of(I32): the same bits | dot4(acc, u8, s8): acc += sum of 4 unsigned x signed byte products, exact
+//         while u8 < 128 | dot4_high: of any u8, or of u8 - 128 if kTakesOff128
 //         dot2(acc, a, b): acc += both products of signed 16-bit halves, modulo 2^32 | widen_s8(p): 32 signed bytes to 16 bits,
 //         two a lane | look_up(table, a): each byte of a, 0 to 15, to the table's byte of that number | even_bytes, odd_bytes:
 //         the bytes 0 and 2, 1 and 3 of a lane as unsigned halves | store_s16(p, a, b, f): 32 products a f, b f in [0, 32767],
@@ -32,6 +33,11 @@ inline constexpr int kLanes = 16;
 //         lanes)
 //   Mask: first_lanes(n) | bits(mask) -> uint32_t | mask_of(bits) | both(a, b) | either(a, b) | none_of(mask)
 // Always-inlined wrappers over them follow.
+
+inline constexpr bool kTakesOff128 = HUNCH_LEVEL == 1;
+#if HUNCH_LEVEL != 1
+HUNCH_SIMD I32 dot4_high(I32 acc, I32 u8, I32 s8) { return dot4(acc, u8, s8); }
+#endif
 
 HUNCH_SIMD F32 load_first(const float* p, int n, F32 rest) {  // lanes >= n are `rest` and are not read
   alignas(64) float lanes[kLanes];

@@ -180,14 +180,18 @@ HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
   return n;
 }
 
-// Bytes widened to 16 bits, even and odd apart: every product and sum is exact (vpmaddubsw would saturate).
+// Two products of 7 bits fit 16. The empty asm: else GCC adds up a block's products at its end, and stores them all until then.
 HUNCH_SIMD __m256i dot4_half(__m256i acc, __m256i u8, __m256i s8) {
-  const __m256i even =
-      _mm256_madd_epi16(_mm256_and_si256(u8, _mm256_set1_epi16(0xff)), _mm256_srai_epi16(_mm256_slli_epi16(s8, 8), 8));
-  const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(u8, 8), _mm256_srai_epi16(s8, 8));
-  return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u8, s8), _mm256_set1_epi16(1)));
+  __asm__("" : "+x"(acc));
+  return acc;
 }
 HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) { return {dot4_half(acc.lo, u8.lo, s8.lo), dot4_half(acc.hi, u8.hi, s8.hi)}; }
+HUNCH_SIMD I32 dot4_high(I32 acc, I32 u8, I32 s8) {
+  const I32 w = u8 ^ set1_i32(int32_t(0x80808080u));
+  return {dot4_half(acc.lo, _mm256_abs_epi8(w.lo), _mm256_sign_epi8(s8.lo, w.lo)),
+      dot4_half(acc.hi, _mm256_abs_epi8(w.hi), _mm256_sign_epi8(s8.hi, w.hi))};
+}
 HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
   return {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(a.lo, b.lo)), _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
 }

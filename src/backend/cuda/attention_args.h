@@ -5,8 +5,7 @@
 // super-splits are folded left to right (merge()), the sink last. Within a split a row's
 // weights stand relative to a reference, which becomes the greatest logit of a block where that one's weight, rounded, would be
 // above 256. Weights of a block are added by entries 8 apart in a group of 16, blocks by these sums, which at the end of a split
-// are added over the entries of a group, then over groups. What a row does not read leaves its state bit for bit as it was, so it
-// does not matter which splits and blocks other rows made a kernel look at.
+// are added over the entries of a group, then over groups. What a row does not read leaves its state bit for bit as it was.
 #pragma once
 
 #include <cuda.h>

@@ -2,7 +2,7 @@
 // has one run of the inputs for all its units: after wait_for_previous() it rounds that run's activations once, into shared
 // memory, and from then on its pipeline carries weights only, whose first stages were filled before. Plain weights go to the
 // tensor cores from shared memory by warpgroup, codes by warp (mma.sync), which needs no meetings of warps: both add 16 inputs
-// alike on this hardware, which tests of row invariance rely on and check.
+// alike on this hardware.
 #pragma once
 
 #include "backend/cuda/products_kernel.cuh"
@@ -10,8 +10,7 @@
 namespace hunch {
 
 // Activations for wgmma: [8 inputs][rows, a power of two][8] bf16. The tensor cores always take 8 rows, and with fewer here the
-// others are whatever follows, in columns that nobody reads. So one row takes an eighth of the space of eight. Both strides are
-// the same one.
+// others are whatever follows, in columns that nobody reads.
 HUNCH_DEVICE uint64_t rows_descriptor(uint32_t shared_address, int row_shift) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << (16 + row_shift) | uint64_t(1) << (32 + row_shift);
 }

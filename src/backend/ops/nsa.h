@@ -10,7 +10,7 @@
 //   out          sum over the branches of sigmoid(gate) times the branch's sum of v; a branch that reads nothing adds nothing
 //
 // Compressed rows are a function of K and V as stored: unrotated keys are had by rotating back. Nothing else is kept, so that
-// roll-back is a length here too, and a row has the same bits whichever pass, prompt chunk or commit made it.
+// roll-back is a length here too.
 //
 // Row invariance (ARCHITECTURE.md, decision 2): a row's bits depend on its query, gates and entries only, in whatever group of
 // rows it runs. In a tree (TreeRows) a node whose token completes a compressed row owns it: itself and its descendants see it.

@@ -3,7 +3,7 @@
 //
 // A tree has slots for nodes, level by level; a level has k of them behind each of its rows, the likeliest first. A slot without
 // a token (fewer than k were possible, or the row itself is empty) stays empty: token -1, chance 0. Best is the greatest chance,
-// ties to the smaller slot: as a chance never grows along a path, a parent is always better than its children.
+// ties to the smaller slot.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,6 @@
 // page, and are scored like keys. A KV head's pages take the greatest bound of its query heads; pages shared by a layer the mean.
 //
 // Bounds are made of committed entries only: a draft's entries are overwritten by verify, and a bound of them would stay behind.
-// Pages are whole: what is left of the prefix belongs to the tail.
 #include <algorithm>
 #include <numeric>
 #include <vector>
