@@ -58,14 +58,18 @@ constexpr const char* kNoSize = "`size` is not set: call the structure's init fu
 
 // What the caller's structure and ours have in common, over the defaults.
 template <class S>
+bool has_size(const S* given) {
+  return given->size >= sizeof(size_t) && given->size <= (1 << 16);
+}
+template <class S>
 bool read_struct(const S* from, S& to) {
-  if (sizeof(size_t) > from->size || from->size > (1 << 16)) return false;
+  if (!has_size(from)) return false;
   std::memcpy(&to, from, std::min(from->size, sizeof(S)));
   return true;
 }
 template <class S>
 bool write_struct(S from, S* to) {
-  if (sizeof(size_t) > to->size || to->size > (1 << 16)) return false;
+  if (!has_size(to)) return false;
   const size_t size = to->size;
   from.size = size;
   std::memcpy(to, &from, std::min(size, sizeof(S)));
@@ -274,6 +278,7 @@ hunch_status hunch_submit(hunch_engine* engine, const hunch_request* request, hu
 hunch_status hunch_stream_next(hunch_stream* stream, double milliseconds, hunch_token* token, hunch_error* error) {
   return guarded(error, [&] {
     if (!stream || !token) return usage(error, "stream or token is NULL");
+    if (!has_size(token)) return usage(error, kNoSize);  // before one is taken
     if (milliseconds != milliseconds) return usage(error, "milliseconds is not a number");
     constexpr double kLongest = 1e9;  // of one wait: a clock's nanoseconds hold no more than 292 years
     hunch::TokenStream& tokens = *stream->stream;

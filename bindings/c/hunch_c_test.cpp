@@ -96,7 +96,10 @@ TEST_F(CInterface, CancelsAndTimesOut) {
   request_.max_tokens = 400;
   hunch_stream* stream = submit();
   auto token = sized<hunch_token>();
+  hunch_token unsized{};
+  EXPECT_EQ(hunch_stream_next(stream, -1, &unsized, &error_), HUNCH_STATUS_USAGE);
   ASSERT_EQ(hunch_stream_next(stream, -1, &token, &error_), HUNCH_STATUS_OK);
+  EXPECT_EQ(token.index, 0) << "a call that is refused takes nothing";
   EXPECT_EQ(hunch_stream_cancel(stream, &error_), HUNCH_STATUS_OK);
   auto result = sized<hunch_result>();
   ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK);
@@ -258,4 +261,4 @@ TEST_F(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -48,11 +48,19 @@ void look_for_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-// The command line's words for this, as a dictionary's.
-Error in_words_of_python(Error error) {
-  constexpr std::string_view kFlag = "--speculative-config", kArgument = "speculative_config";
-  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kArgument);
-  return error;
+// The command line's words for arguments of LLM().
+constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+    {"--speculative-config", "speculative_config"},
+    {"--kv-memory", "kv_cache_memory_bytes"},
+    {"--kv-type q8_0", "kv_cache_dtype='q8_0'"},
+    {"--device cpu", "device='cpu'"},
+    {"--max-num-batched-tokens", "max_num_batched_tokens"},
+    {"lower -c", "lower max_model_len"},
+};
+std::string in_words_of_python(std::string message) {
+  for (const auto& [flag, argument] : kWords)
+    for (size_t at; (at = message.find(flag)) != message.npos;) message.replace(at, flag.size(), argument);
+  return message;
 }
 
 SpeculationOptions speculation_of(const std::string& config, const std::vector<DrafterOptions>* loaded) {
@@ -60,15 +68,16 @@ SpeculationOptions speculation_of(const std::string& config, const std::vector<D
   flags.config = config;
   flags.loaded = loaded;
   auto options = resolve_speculation(flags);
-  if (!options.ok()) raise(in_words_of_python(options.error()));
+  if (!options.ok()) raise(options.error());
   return std::move(*options);
 }
 
 }  // namespace
 
 void raise(const Error& error) {
-  if (error.kind == Error::Kind::Usage) throw UsageError(error.message);
-  throw EngineError(error.message);
+  std::string message = in_words_of_python(error.message);
+  if (error.kind == Error::Kind::Usage) throw UsageError(std::move(message));
+  throw EngineError(std::move(message));
 }
 
 std::vector<DrafterOptions> drafters_of(const std::string& config) {
@@ -76,7 +85,7 @@ std::vector<DrafterOptions> drafters_of(const std::string& config) {
   SpeculationFlags flags;
   flags.config = config;
   auto drafters = resolve_drafters(flags);
-  if (!drafters.ok()) raise(in_words_of_python(drafters.error()));
+  if (!drafters.ok()) raise(drafters.error());
   return std::move(*drafters);
 }
 
@@ -278,4 +287,4 @@ void EngineHandle::close() {
   for (int ms = 0; outside_ > 1 && ms < kReturnMs; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-}  // namespace hunch::python
+}

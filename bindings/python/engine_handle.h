@@ -118,4 +118,4 @@ class EngineHandle {
   std::list<StreamHandle*> streams_;  // that live
 };
 
-}  // namespace hunch::python
+}

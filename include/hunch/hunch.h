@@ -355,4 +355,4 @@ class Engine {
   std::unique_ptr<Service> service_;
 };
 
-}  // namespace hunch
+}

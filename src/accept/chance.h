@@ -54,4 +54,4 @@ class KeyedChance final : public Chance {
   NoiseKey key_;
 };
 
-}  // namespace hunch
+}

@@ -54,4 +54,4 @@ class Walk {
   double weight_ = 1;
 };
 
-}  // namespace hunch
+}

@@ -22,4 +22,4 @@ inline void follow_own_tokens(const DraftTree& tree, TargetProbs& target, Verdic
   }
 }
 
-}  // namespace hunch
+}

@@ -29,4 +29,4 @@ class AcceptanceRule {
   virtual void accept(const DraftTree&, int64_t first, TargetProbs& p, Chance&, Verdict& out) const = 0;
 };
 
-}  // namespace hunch
+}

@@ -138,4 +138,4 @@ inline void expect_law(const std::map<Tokens, double>& got, const Law& p, size_t
   for (const auto& [tokens, weight] : got) EXPECT_TRUE(wanted.contains(tokens)) << "weight " << weight << " outside p";
 }
 
-}  // namespace hunch::test
+}

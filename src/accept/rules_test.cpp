@@ -332,4 +332,4 @@ TEST(KeyedChance, ItsCoinsAndResidualsAreIndependent) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

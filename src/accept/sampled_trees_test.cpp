@@ -364,4 +364,4 @@ TEST(SampledTrees, WhereNothingWasDrawnTheTargetDecidesAlone) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -40,4 +40,4 @@ class SiblingLaws {
   std::vector<double> p_, q_;  // [vocab]
 };
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ class TargetProbs {
   static View<const float, 1> law(const DraftTree& tree, int row) { return View<const float, 2>(tree.q)[tree.law_of(row)]; }
 };
 
-}  // namespace hunch
+}

@@ -212,4 +212,4 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
 
 std::string_view openai_finish(FinishReason reason) { return reason == FinishReason::Stop ? "stop" : "length"; }
 
-}  // namespace hunch
+}

@@ -51,4 +51,4 @@ nlohmann::ordered_json metrics_json(std::span<const Generation* const> generatio
 // "stop", "length", and for a generation that was stopped from outside "length" too: its text goes no further.
 std::string_view openai_finish(FinishReason reason);
 
-}  // namespace hunch
+}

@@ -85,4 +85,4 @@ inline std::vector<json> chunks(Endpoint endpoint, const json& body, ApiLimits l
   return out;
 }
 
-}  // namespace hunch::test
+}

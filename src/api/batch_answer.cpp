@@ -170,4 +170,4 @@ std::string batch_error(const BatchLine& line, std::string_view id, const Error&
       {{"message", error.message}, {"type", usage ? "invalid_request_error" : "engine_error"}, {"line", line_number}});
 }
 
-}  // namespace hunch
+}

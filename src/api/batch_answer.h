@@ -23,4 +23,4 @@ std::string batch_answer(
 // `id`: as JSON; empty: null, and the line number tells which line it was.
 std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number);
 
-}  // namespace hunch
+}

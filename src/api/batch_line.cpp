@@ -65,4 +65,4 @@ Status parse_batch_line(std::string_view json, BatchLine& out) {
   return read_fields(fields, in);
 }
 
-}  // namespace hunch
+}

@@ -23,4 +23,4 @@ struct BatchLine {
 // to read. Errors are usage errors that name the key, and for unknown ones the nearest known.
 Status parse_batch_line(std::string_view json, BatchLine& out);
 
-}  // namespace hunch
+}

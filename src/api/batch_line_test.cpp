@@ -159,4 +159,4 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -30,13 +30,13 @@ Status read_seed(std::string_view key, const element& v, BodyReader& in) {
   auto& seed = in.out.request.sampling.seed;
   uint64_t positive = 0;
   int64_t any = 0;
-  const bool batch = in.kind == BodyKind::Batch;
+  const bool batch = in.kind == BodyKind::Batch;         // stricter with what a whole file is made of
   if (v.get(any) == SUCCESS && any == -1) seed.reset();  // random, as in llama.cpp
   else if (v.get(any) == SUCCESS && (any >= 0 || !batch)) seed = uint64_t(any);
-  else if (batch && v.get(positive) == SUCCESS) seed = positive;
+  else if (v.get(positive) == SUCCESS) seed = positive;
   else
     return usage_error(fmt::format("\"{}\" must be -1 (random) or a whole number in {}", key,
-        batch ? "0..18446744073709551615" : "-9223372036854775808..9223372036854775807"));
+        batch ? "0..18446744073709551615" : "-9223372036854775808..18446744073709551615"));
   return {};
 }
 
@@ -382,4 +382,4 @@ Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fau
   return read_fields(fields, in);
 }
 
-}  // namespace hunch
+}

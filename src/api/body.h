@@ -80,4 +80,4 @@ Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fau
 // The keys that a body of this kind may set, for descriptions.
 std::vector<std::string_view> settable_keys(BodyKind kind);
 
-}  // namespace hunch
+}

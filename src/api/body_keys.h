@@ -41,4 +41,4 @@ Status read_lossless(std::string_view key, const simdjson::dom::element& v, Body
 // An error if an unknown key was meant for speculation: that would silently cost its user what he asked for.
 Status check_no_speculation_meant(std::string_view key);
 
-}  // namespace hunch
+}

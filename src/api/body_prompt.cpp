@@ -156,4 +156,4 @@ Status read_template_kwargs(std::string_view key, const element& v, BodyReader& 
   return {};
 }
 
-}  // namespace hunch
+}

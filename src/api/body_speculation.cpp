@@ -77,4 +77,4 @@ Status check_no_speculation_meant(std::string_view key) {
   return meant_inside(nearest_word(key, inner));
 }
 
-}  // namespace hunch
+}

@@ -155,4 +155,4 @@ Status read_tool_choice(std::string_view key, const element& v, BodyReader& in) 
       fmt::format("\"{}\" must be none, auto, required or {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", key));
 }
 
-}  // namespace hunch
+}

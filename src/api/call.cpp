@@ -131,4 +131,4 @@ Request Call::request(size_t choice) const {
   return request;
 }
 
-}  // namespace hunch
+}

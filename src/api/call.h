@@ -61,4 +61,4 @@ class Call {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace hunch
+}

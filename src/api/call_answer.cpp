@@ -145,4 +145,4 @@ ordered_json Call::State::message_json(const ReplyDelta& reply, size_t choice) c
   return out;
 }
 
-}  // namespace hunch
+}

@@ -169,8 +169,8 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
 
 json tools() {
   return json::parse(
-      R"([{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"at":{"$ref":"#/$defs/T"}},
-      "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait"}}])");
+      R"([{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"at":{"$ref":"#/$defs/T"},
+      "or":{"$ref":"#"}}, "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait","parameters":{}}}])");
 }
 
 TEST(Tools, ForceASchemaAndReadItsReply) {
@@ -181,7 +181,11 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   const json schema = json::parse(form.text);
   EXPECT_EQ(schema["items"]["anyOf"].size(), 2u);
   EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["name"]["const"], "look");
-  EXPECT_TRUE(schema["$defs"].contains("0.T")) << "references look at the root";
+  const json& look = schema["$defs"]["0"];  // references look at the root
+  EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["parameters"]["$ref"], "#/$defs/0");
+  EXPECT_EQ(look["properties"]["at"]["$ref"], "#/$defs/0/$defs/T");
+  EXPECT_EQ(look["properties"]["or"]["$ref"], "#/$defs/0");
+  EXPECT_EQ(schema["$defs"]["1"], json::parse(R"({"type":"object","properties":{}})"));
   EXPECT_EQ(schema["maxItems"], 1);
   Generation g;
   g.finish = FinishReason::Stop;
@@ -399,4 +403,4 @@ TEST(Stream, NeverSplitsACharacter) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ void CallJson::take(char c) {
   }
 }
 
-}  // namespace hunch
+}

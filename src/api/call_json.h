@@ -37,4 +37,4 @@ class CallJson {
   std::string key_, text_, name_, arguments_;  // text_: of the string in the works, as it is written
 };
 
-}  // namespace hunch
+}

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "api/call_state.h"
 #include "api/reasoning_parser.h"
@@ -16,51 +17,51 @@ namespace {
 using nlohmann::ordered_json;
 using ToolChoice = Body::ToolChoice;
 
+constexpr std::array kKinds = {"type", "$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+
 std::string name_of(const ordered_json& tool) { return tool["function"]["name"].get<std::string>(); }
 
-// Definitions of several tools may have one name: each has its own place.
-void point_to(ordered_json& schema, const std::string& prefix) {
+// A schema that becomes a part of another: its references follow it to its place there.
+void move_to(ordered_json& schema, const std::string& place) {
   for (auto& [key, value] : schema.items()) {
-    if (value.is_structured()) point_to(value, prefix);
-    else if (const std::string at = "#/$defs/"; key == "$ref" && value.is_string() && value.get<std::string>().starts_with(at))
-      value = at + prefix + value.get<std::string>().substr(at.size());
+    if (value.is_structured()) move_to(value, place);
+    else if (key == "$ref" && value.is_string() && value.get<std::string>().starts_with("#"))
+      value = place + value.get<std::string>().substr(1);
   }
 }
 
-// The schema of a function's arguments. Its $defs move to the root, where references look for them.
-ordered_json parameters_of(const ordered_json& tool, ordered_json& defs) {
+// The schema of a function's arguments, which are an object.
+ordered_json parameters_of(const ordered_json& tool) {
   const ordered_json& function = tool["function"];
-  ordered_json parameters = function.contains("parameters") && function["parameters"].is_object()
-      ? function["parameters"]
-      : ordered_json{{"type", "object"}, {"properties", ordered_json::object()}};
-  if (parameters.contains("$defs") && parameters["$defs"].is_object()) {
-    const std::string prefix = fmt::format("{}.", defs.size());
-    point_to(parameters, prefix);
-    for (const auto& [name, definition] : parameters["$defs"].items()) defs[prefix + name] = definition;
-    parameters.erase("$defs");
-  }
+  if (!function.contains("parameters") || !function["parameters"].is_object() || function["parameters"].empty())
+    return {{"type", "object"}, {"properties", ordered_json::object()}};
+  ordered_json parameters = function["parameters"];
+  const auto has = [&](const char* key) { return parameters.contains(key); };
+  if (std::none_of(kKinds.begin(), kKinds.end(), has)) parameters["type"] = "object";
   return parameters;
 }
 
 // What a forced call must look like: the arguments of one function, or a list of calls of any.
 std::string forced_schema(const Body& body) {
-  ordered_json schema, defs = ordered_json::object();
+  ordered_json schema;
   if (body.tool_choice == ToolChoice::Named) {
     for (const ordered_json& tool : body.tools)
-      if (name_of(tool) == body.tool_name) schema = parameters_of(tool, defs);
+      if (name_of(tool) == body.tool_name) schema = parameters_of(tool);
   } else {
-    ordered_json calls = ordered_json::array();
-    for (const ordered_json& tool : body.tools)
+    ordered_json calls = ordered_json::array(), defs;
+    for (const ordered_json& tool : body.tools) {
+      const std::string id = fmt::format("{}", calls.size()), place = "#/$defs/" + id;
+      move_to(defs[id] = parameters_of(tool), place);
       calls.push_back({
           {"type", "object"},
-          {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", parameters_of(tool, defs)}}},
+          {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", {{"$ref", place}}}}},
           {"required", {"name", "parameters"}},
           {"additionalProperties", false},
       });
-    schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}};
+    }
+    schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}, {"$defs", std::move(defs)}};
     if (!body.parallel_tool_calls) schema["maxItems"] = 1;
   }
-  if (!defs.empty()) schema["$defs"] = std::move(defs);
   return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
@@ -160,4 +161,4 @@ std::unique_ptr<ReplyReader> Call::State::make_reader() const {
   return reader;
 }
 
-}  // namespace hunch
+}

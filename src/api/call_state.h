@@ -66,4 +66,4 @@ struct Call::State {
   Status settle_reply(const ServedModels& models, BodyFault& fault);
 };
 
-}  // namespace hunch
+}

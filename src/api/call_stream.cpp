@@ -193,4 +193,4 @@ std::string Call::closing() {
 
 std::string Call::failed(const ApiError& error) { return "data: " + error_body(error) + "\n\n"; }
 
-}  // namespace hunch
+}

@@ -112,7 +112,7 @@ TEST(Call, NamesTheFieldAtFault) {
       {"best_of", "5", "must equal \"n\""},
       {"suffix", R"("y")", "not available"},
       {"seed", "1.5", "whole number"},
-      {"seed", "9223372036854775808", "whole number"},
+      {"seed", "1e19", "whole number"},
       {"stop", R"("")", "empty string"},
       {"stop", R"(["a",""])", "empty string"},
       {"stop", "7", "a string or a list"},
@@ -255,6 +255,8 @@ TEST(Call, ReadsTheNamesOfEveryDialect) {
   EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
   EXPECT_EQ(r.max_tokens, 7);
   EXPECT_EQ(r.sampling.seed, uint64_t(-5));
+  EXPECT_EQ(call(kText, {{"prompt", "x"}, {"seed", UINT64_MAX}})->request(0).sampling.seed, UINT64_MAX)
+      << "as metrics.seed says it";
   EXPECT_EQ(r.sampling.logprobs, 3);
   EXPECT_EQ(r.cache_salt, "s");
   EXPECT_EQ(r.priority, -3);
@@ -343,4 +345,4 @@ TEST(ApiError, HasOpenAisShape) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -52,4 +52,4 @@ Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
   return Prompt{.ids = std::move(prompt.ids), .stop_ids = form.renderer->stop_ids()};
 }
 
-}  // namespace hunch
+}

@@ -48,4 +48,4 @@ class ChatPrompts {
   Form plain_, tools_;
 };
 
-}  // namespace hunch
+}

@@ -33,4 +33,4 @@ Result<std::vector<DrafterOptions>> open_drafters(
   return out;
 }
 
-}  // namespace hunch
+}

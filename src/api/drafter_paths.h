@@ -21,4 +21,4 @@ std::string_view drafter_method_named(std::string_view name);
 Result<std::vector<DrafterOptions>> open_drafters(
     const std::vector<std::string>& paths, std::string_view said, const std::optional<std::string>& said_path);
 
-}  // namespace hunch
+}

@@ -58,4 +58,4 @@ ApiError api_error(const Error& error) {
   return api_error(500, error.message);
 }
 
-}  // namespace hunch
+}

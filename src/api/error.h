@@ -28,4 +28,4 @@ ApiError api_error(const Error& error);
 // not_supported_error, 503 unavailable_error, other 5xx server_error, the rest invalid_request_error.
 ApiError api_error(int status, std::string message, std::string code = {}, double retry_after_seconds = 0);
 
-}  // namespace hunch
+}

@@ -117,4 +117,4 @@ std::string slots_body(const ServedModels& models) {
 
 std::string version_body(std::string_view version) { return json_line({{"version", version}}); }
 
-}  // namespace hunch
+}

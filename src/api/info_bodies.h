@@ -27,4 +27,4 @@ std::string openapi_body(std::string_view version);
 std::variant<std::string, ApiError> tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
 std::variant<std::string, ApiError> detokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
 
-}  // namespace hunch
+}

@@ -95,4 +95,4 @@ TEST(InfoBodies, DescribeEveryKeyThatABodyMaySet) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

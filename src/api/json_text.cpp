@@ -15,4 +15,4 @@ std::string_view finish_name(FinishReason reason) {
   return "?";
 }
 
-}  // namespace hunch
+}

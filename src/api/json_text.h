@@ -15,4 +15,4 @@ std::string json_line(const nlohmann::ordered_json& object);
 // "stop", "length", "interrupted"
 std::string_view finish_name(FinishReason reason);
 
-}  // namespace hunch
+}

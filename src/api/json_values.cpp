@@ -173,4 +173,4 @@ nlohmann::ordered_json copy_of(const element& v) {
   return out;
 }
 
-}  // namespace hunch
+}

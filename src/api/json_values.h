@@ -35,4 +35,4 @@ Result<std::vector<std::string>> texts_value(std::string_view key, const simdjso
 // The same value, order of keys kept, for what is handed on as a whole.
 nlohmann::ordered_json copy_of(const simdjson::dom::element& v);
 
-}  // namespace hunch
+}

@@ -66,4 +66,4 @@ class MarkedReader : public ReplyReader {
   MarkStream in_;
 };
 
-}  // namespace hunch
+}

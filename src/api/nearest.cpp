@@ -38,4 +38,4 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
   return best.empty() ? std::string() : " (did you mean " + std::string(best) + "?)";
 }
 
-}  // namespace hunch
+}

@@ -16,4 +16,4 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
 // " (did you mean WORD?)", or nothing.
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);
 
-}  // namespace hunch
+}

@@ -168,4 +168,4 @@ std::string openapi_body(std::string_view version) {
   return json_line(out);
 }
 
-}  // namespace hunch
+}

@@ -194,4 +194,4 @@ Result<PreparedBody> prepare_body(Body& body, Engine& engine, const ChatPrompts&
   return Preparer(body, engine, fault).run(chat);
 }
 
-}  // namespace hunch
+}

@@ -20,4 +20,4 @@ struct PreparedBody {
 // Errors are usage errors; `fault` gets their key.
 Result<PreparedBody> prepare_body(Body& body, Engine& engine, const ChatPrompts& chat, BodyFault& fault);
 
-}  // namespace hunch
+}

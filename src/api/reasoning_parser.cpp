@@ -181,4 +181,4 @@ std::unique_ptr<ReplyReader> make_reasoning_parser(std::string_view name, bool t
   return content;
 }
 
-}  // namespace hunch
+}

@@ -32,4 +32,4 @@ class ReplyReader {
   virtual bool thinking() const { return false; }
 };
 
-}  // namespace hunch
+}

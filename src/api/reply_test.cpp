@@ -138,4 +138,4 @@ TEST(Readers, StayLinearOnHostileText) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

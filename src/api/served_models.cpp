@@ -63,4 +63,4 @@ const ChatPrompts& ServedModels::chat(const ServedModel& model) const {
   std::abort();
 }
 
-}  // namespace hunch
+}

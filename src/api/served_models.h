@@ -53,4 +53,4 @@ class ServedModels {
   std::vector<std::unique_ptr<Entry>> entries_;
 };
 
-}  // namespace hunch
+}

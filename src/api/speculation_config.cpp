@@ -199,4 +199,4 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   return config;
 }
 
-}  // namespace hunch
+}

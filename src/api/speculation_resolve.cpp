@@ -164,4 +164,4 @@ Result<SpeculationOptions> resolve_speculation(const SpeculationFlags& flags, st
   return options;
 }
 
-}  // namespace hunch
+}

@@ -265,4 +265,4 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
   return SettingValue(std::move(name));
 }
 
-}  // namespace hunch
+}

@@ -64,4 +64,4 @@ Result<std::vector<DrafterOptions>> resolve_drafters(const SpeculationFlags& fla
 // One value as a flag or a key spells it: aliases of other engines become ours.
 Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::string_view spelled_as, std::string_view text);
 
-}  // namespace hunch
+}

@@ -76,4 +76,4 @@ Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, st
   return tree;
 }
 
-}  // namespace hunch
+}

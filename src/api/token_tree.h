@@ -13,4 +13,4 @@ namespace hunch {
 // breaks, more than 64 nodes, and what StaticTree::make finds wrong.
 Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, std::string_view text);
 
-}  // namespace hunch
+}

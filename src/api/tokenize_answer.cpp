@@ -159,4 +159,4 @@ std::variant<std::string, ApiError> detokenize_answer(
   return answered(body, models, limits, detokenize_ids);
 }
 
-}  // namespace hunch
+}

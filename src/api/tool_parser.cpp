@@ -237,4 +237,4 @@ std::unique_ptr<ReplyReader> make_arguments_reader(std::string name) {
   return std::make_unique<ArgumentsReader>(std::move(name));
 }
 
-}  // namespace hunch
+}

@@ -25,4 +25,4 @@ std::unique_ptr<ReplyReader> make_tool_parser(std::string_view name, std::vector
 std::unique_ptr<ReplyReader> make_call_list_reader();
 std::unique_ptr<ReplyReader> make_arguments_reader(std::string name);
 
-}  // namespace hunch
+}

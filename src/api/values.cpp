@@ -81,4 +81,4 @@ Result<std::string> parse_choice(std::string_view flag, std::string_view text, s
 
 std::string comma_list(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
-}  // namespace hunch
+}

@@ -32,4 +32,4 @@ Result<std::string> parse_choice(std::string_view flag, std::string_view text, s
 // "a, b, c"
 std::string comma_list(std::span<const std::string_view> words);
 
-}  // namespace hunch
+}

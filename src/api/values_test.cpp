@@ -52,4 +52,4 @@ TEST(Values, SuggestsTheNearestChoice) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -127,4 +127,4 @@ inline float distance(const std::vector<float>& a, const std::vector<float>& b) 
 }
 inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
-}  // namespace hunch::test
+}

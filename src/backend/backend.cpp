@@ -29,4 +29,4 @@ void Backend::ready_heads(const ReadyHeadsArgs& args) {
   one(args.k, args.k_norm);
 }
 
-}  // namespace hunch
+}

@@ -158,4 +158,4 @@ class Backend {
   BackendCounters counters_;
 };
 
-}  // namespace hunch
+}

@@ -9,4 +9,4 @@ namespace hunch {
 // The instruction sets (--isa) that this machine runs, slowest first.
 std::vector<std::string> available_isas();
 
-}  // namespace hunch
+}

@@ -111,4 +111,4 @@ struct AttendResult {
   std::vector<std::vector<float>> scores;  // [set][prefix_len + kGuard]
 };
 
-}  // namespace hunch::test
+}

@@ -17,4 +17,4 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-}  // namespace hunch
+}

@@ -54,4 +54,4 @@ constexpr size_t dtype_bytes(DType t, size_t elements) {
   return elements / size_t(dtype_info(t).block) * size_t(dtype_info(t).block_bytes);
 }
 
-}  // namespace hunch
+}

@@ -9,4 +9,4 @@ enum class Guarantee {
   Stream,        // the output equals plain decoding bit for bit
 };
 
-}  // namespace hunch
+}

@@ -56,4 +56,4 @@ inline uint8_t f32_to_f8(float f) {
   return uint8_t(sign | ((magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1)) >> 20));
 }
 
-}  // namespace hunch
+}

@@ -26,4 +26,4 @@ inline bool nested_deeper_than(std::string_view text, int most) {
 
 inline constexpr int kMostJsonDepth = 64;
 
-}  // namespace hunch
+}

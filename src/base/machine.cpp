@@ -62,4 +62,4 @@ std::string machine_fact(const std::string& path, std::string_view key) {
   return {};
 }
 
-}  // namespace hunch
+}

@@ -16,4 +16,4 @@ int64_t free_memory_bytes();
 // The value of `key` in a file of lines "key: value"; empty where there is none.
 std::string machine_fact(const std::string& file, std::string_view key);
 
-}  // namespace hunch
+}

@@ -35,4 +35,4 @@ TEST(MachineHere, HasMemory) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -32,4 +32,4 @@ int32_t race_residual(const NoiseKey& key, int64_t position, int64_t tokens, con
   return -1;
 }
 
-}  // namespace hunch
+}

@@ -45,4 +45,4 @@ inline double uniform(const NoiseKey& key, NoiseStream stream, uint32_t position
   return uniform_from_bits(noise_bits(key, stream, position, index));
 }
 
-}  // namespace hunch
+}

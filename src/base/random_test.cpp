@@ -54,4 +54,4 @@ TEST(Noise, IsUniform) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

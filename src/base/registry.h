@@ -47,4 +47,4 @@ class Register {
   }
 };
 
-}  // namespace hunch
+}

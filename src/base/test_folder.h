@@ -31,4 +31,4 @@ class FolderTest : public testing::Test {
   const std::string folder_ = testing::TempDir() + "hunch_test_" + std::to_string(getpid());
 };
 
-}  // namespace hunch::test
+}

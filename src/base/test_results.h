@@ -36,4 +36,4 @@ T good(Result<T> result, const Place& place = Place::current()) {
   return std::move(result).value();
 }
 
-}  // namespace hunch::test
+}

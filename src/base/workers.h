@@ -91,4 +91,4 @@ class Workers {
   bool stop_ = false;
 };
 
-}  // namespace hunch
+}

@@ -32,4 +32,4 @@ TEST(Workers, FinishWhatWasStartedMeanwhile) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -223,4 +223,4 @@ Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
   return {};
 }
 
-}  // namespace hunch
+}

@@ -266,4 +266,4 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, bo
   return std::unique_ptr<Checkpoint>(std::move(out));
 }
 
-}  // namespace hunch
+}

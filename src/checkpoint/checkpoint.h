@@ -90,4 +90,4 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> index_;  // views into tensors_, which has stopped growing
 };
 
-}  // namespace hunch
+}

@@ -166,4 +166,4 @@ TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -493,4 +493,4 @@ Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view fol
   return out;
 }
 
-}  // namespace hunch
+}

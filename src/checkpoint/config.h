@@ -49,4 +49,4 @@ Status check_tokenizer(const TokenizerSource& tokenizer, const ModelShape& shape
 // Every tensor that the shape needs is there with the right shape and no other is: names the first that is not.
 Status check_tensors(const Checkpoint& checkpoint, std::string_view source);
 
-}  // namespace hunch
+}

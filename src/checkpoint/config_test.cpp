@@ -171,4 +171,4 @@ TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

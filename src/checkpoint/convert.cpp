@@ -188,4 +188,4 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   return report;
 }
 
-}  // namespace hunch
+}

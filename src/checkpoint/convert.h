@@ -36,4 +36,4 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method = {},
     const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
 
-}  // namespace hunch
+}

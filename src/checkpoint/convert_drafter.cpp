@@ -87,4 +87,4 @@ Result<ConvertReport> quantise_drafter(const std::string& in, const std::string&
   return report;
 }
 
-}  // namespace hunch
+}

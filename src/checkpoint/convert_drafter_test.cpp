@@ -95,4 +95,4 @@ TEST_F(ConvertDrafterTest, ModelsAreNoDraftersAndDamagedDraftersStayDrafters) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -160,4 +160,4 @@ Status write_planned(GgufWriter& writer, const std::string& out, const std::vect
   return writer.finish();
 }
 
-}  // namespace hunch
+}

@@ -33,4 +33,4 @@ Status check_destination(const std::string& in, const std::string& out);
 Status write_planned(GgufWriter& writer, const std::string& out, const std::vector<PlannedTensor>& plan, int64_t head_dim,
     uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted);
 
-}  // namespace hunch
+}

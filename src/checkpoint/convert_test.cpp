@@ -233,4 +233,4 @@ TEST_F(ConvertTest, ReportsProgressUpToTheWhole) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -172,4 +172,4 @@ Status check_latent(const ModelShape& s, std::string_view source) {
   return {};
 }
 
-}  // namespace hunch
+}

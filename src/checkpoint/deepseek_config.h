@@ -19,4 +19,4 @@ Status read_deepseek(const GgufFile&, ModelShape&);
 // Ranges, and what must divide what; `source` stands in messages.
 Status check_latent(const ModelShape&, std::string_view source);
 
-}  // namespace hunch
+}

@@ -106,4 +106,4 @@ TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -275,4 +275,4 @@ Status DrafterFile::all_consumed() const {
       fmt::join(left, ", "), more ? fmt::format(" and {} more", more) : "", one ? "is" : "are", method_)};
 }
 
-}  // namespace hunch
+}

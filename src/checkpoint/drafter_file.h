@@ -89,4 +89,4 @@ class DrafterFile {
 // files what they say of themselves decides, so that the user gets the right one's message.
 bool is_learned_drafter(const std::string& path);
 
-}  // namespace hunch
+}

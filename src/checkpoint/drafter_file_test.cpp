@@ -226,4 +226,4 @@ TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

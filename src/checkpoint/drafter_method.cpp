@@ -85,4 +85,4 @@ Error unknown_drafter(const JsonConfig& config) {
       fmt::join(kDrafterMethods, ", "))};
 }
 
-}  // namespace hunch
+}

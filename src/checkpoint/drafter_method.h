@@ -24,4 +24,4 @@ Result<std::optional<std::string>> detect_drafter_method(
 // For that case: what was looked at, and what is known.
 Error unknown_drafter(const JsonConfig& config);
 
-}  // namespace hunch
+}

@@ -51,4 +51,4 @@ Result<std::vector<NamedEntry>> split_experts(
   return out;
 }
 
-}  // namespace hunch
+}

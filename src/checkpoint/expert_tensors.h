@@ -25,4 +25,4 @@ struct NamedEntry {
 Result<std::vector<NamedEntry>> split_experts(
     std::string_view canonical_name, const TensorEntry& entry, const ModelShape& shape, std::string_view source);
 
-}  // namespace hunch
+}

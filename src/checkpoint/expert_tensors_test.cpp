@@ -183,4 +183,4 @@ TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

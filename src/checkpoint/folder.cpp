@@ -134,4 +134,4 @@ Result<FolderTexts> read_folder_texts(const std::string& folder) {
   return out;
 }
 
-}  // namespace hunch
+}

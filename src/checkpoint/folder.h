@@ -25,4 +25,4 @@ Result<FolderTexts> read_folder_texts(const std::string& folder);
 bool is_pickle(const std::string& path);
 Error pickled_weights(const std::string& path);
 
-}  // namespace hunch
+}

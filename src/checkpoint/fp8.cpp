@@ -97,4 +97,4 @@ Result<std::vector<float>> read_fp8_scales(
   return values;
 }
 
-}  // namespace hunch
+}

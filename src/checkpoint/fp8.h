@@ -39,4 +39,4 @@ Result<float> read_kv_scale(const TensorEntry& scale, const std::byte* data, std
 // Rows and columns that share a scale, without values.
 WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix);
 
-}  // namespace hunch
+}

@@ -218,4 +218,4 @@ TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -398,4 +398,4 @@ Result<std::vector<uint8_t>> GgufFile::booleans(std::string_view key) const {
   return out;
 }
 
-}  // namespace hunch
+}

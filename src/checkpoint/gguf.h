@@ -66,4 +66,4 @@ class GgufFile {
   std::vector<TensorEntry> tensors_;
 };
 
-}  // namespace hunch
+}

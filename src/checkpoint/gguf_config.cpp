@@ -319,4 +319,4 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
   return out;
 }
 
-}  // namespace hunch
+}

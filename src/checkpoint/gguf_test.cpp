@@ -230,4 +230,4 @@ TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -190,4 +190,4 @@ Status GgufWriter::finish() {
   return {};
 }
 
-}  // namespace hunch
+}

@@ -59,4 +59,4 @@ class GgufWriter {
   uint64_t tensor_done_ = 0;  // bytes of it
 };
 
-}  // namespace hunch
+}

@@ -140,4 +140,4 @@ Result<std::optional<std::string>> JsonConfig::object(std::string_view key) cons
   return std::optional(value->dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-}  // namespace hunch
+}

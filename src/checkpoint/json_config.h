@@ -42,4 +42,4 @@ class JsonConfig {
   std::string source_;
 };
 
-}  // namespace hunch
+}

@@ -65,4 +65,4 @@ Result<std::string> read_text_file(const std::string& path, size_t most) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-}  // namespace hunch
+}

@@ -30,4 +30,4 @@ class MappedFile {
 // The whole text of a small file (a configuration); refuses more than `most` bytes.
 Result<std::string> read_text_file(const std::string& path, size_t most);
 
-}  // namespace hunch
+}

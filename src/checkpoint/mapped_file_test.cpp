@@ -47,4 +47,4 @@ TEST_F(MappedFileTest, TextFilesHaveALimit) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

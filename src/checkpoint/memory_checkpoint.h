@@ -20,4 +20,4 @@ Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(
 Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(
     std::span<const std::byte> bytes, FolderTexts texts, std::string_view name);
 
-}  // namespace hunch
+}

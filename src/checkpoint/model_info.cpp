@@ -65,4 +65,4 @@ int64_t balance_len(const ModelInfo& info, const ModelShape& shape, DType kv_typ
   return per_token > 0 ? std::llround(double(info.weight_bytes_per_token) / per_token) : 0;
 }
 
-}  // namespace hunch
+}

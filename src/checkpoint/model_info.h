@@ -35,4 +35,4 @@ double kv_bytes_per_token(const ModelShape& shape, DType kv_type);
 // The context length, in tokens, at which a decode step reads as many KV bytes as weight bytes (windows ignored).
 int64_t balance_len(const ModelInfo& info, const ModelShape& shape, DType kv_type);
 
-}  // namespace hunch
+}

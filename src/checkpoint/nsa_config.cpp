@@ -241,4 +241,4 @@ Result<std::string> nsa_canonical_name(std::string_view name) {
   return found;
 }
 
-}  // namespace hunch
+}

@@ -24,4 +24,4 @@ Status check_nsa(const ModelShape&, std::string_view source);
 // A name as any of the publishers spells it to the canonical one; see canonical_name().
 Result<std::string> nsa_canonical_name(std::string_view name);
 
-}  // namespace hunch
+}

@@ -111,4 +111,4 @@ TEST(NsaConfig, NamesTheTensorThatIsMissingOrTooMuchOrOfAnotherShape) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

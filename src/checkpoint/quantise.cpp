@@ -327,4 +327,4 @@ void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
   }
 }
 
-}  // namespace hunch
+}

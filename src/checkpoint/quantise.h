@@ -27,4 +27,4 @@ void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out);
 void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count);
 bool can_quantise(DType dtype);
 
-}  // namespace hunch
+}

@@ -193,4 +193,4 @@ TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

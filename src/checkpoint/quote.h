@@ -18,4 +18,4 @@ inline std::string quote(std::string_view name) {
   return name.size() > kMost ? out + "..." : out;
 }
 
-}  // namespace hunch
+}

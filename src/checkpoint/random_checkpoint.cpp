@@ -156,4 +156,4 @@ Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& name, D
   return std::unique_ptr<Checkpoint>(std::move(made));
 }
 
-}  // namespace hunch
+}

@@ -17,4 +17,4 @@ std::vector<std::string> random_model_names();  // "qwen3-8b", ...
 // for gpt-oss's experts, which are MXFP4. Errors: unknown names, unreadable configs.
 Result<std::unique_ptr<Checkpoint>> random_checkpoint(const std::string& name, DType dtype, uint64_t seed = 1);
 
-}  // namespace hunch
+}

@@ -230,4 +230,4 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   return unknown;
 }
 
-}  // namespace hunch
+}

@@ -23,4 +23,4 @@ Result<std::vector<TensorEntry>> parse_safetensors(
 // that carry no weights (rotary inv_freq). Unknown names are an error that names them.
 Result<std::string> canonical_name(std::string_view hf_name);
 
-}  // namespace hunch
+}

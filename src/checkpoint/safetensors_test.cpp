@@ -134,4 +134,4 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -102,4 +102,4 @@ struct ModelShape {
   int64_t kv_elements_per_token() const { return int64_t(2) * layers * kv_heads * head_dim; }
 };
 
-}  // namespace hunch
+}

@@ -106,4 +106,4 @@ Status SplitExperts::join_bias(
   return {};
 }
 
-}  // namespace hunch
+}

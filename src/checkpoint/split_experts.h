@@ -40,4 +40,4 @@ class SplitExperts {
   std::vector<std::unique_ptr<float[]>> biases_;
 };
 
-}  // namespace hunch
+}

@@ -165,4 +165,4 @@ TEST(SplitExperts, BelongToGptOssAlone) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

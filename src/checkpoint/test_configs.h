@@ -33,4 +33,4 @@ inline std::string open_error(const std::vector<tiny::NamedShape>& tensors, cons
   return error_of(opened(tiny::safetensors(tensors), config));
 }
 
-}  // namespace hunch::test
+}

@@ -83,4 +83,4 @@ inline Bytes gguf_eagle3(DType dtype) {
   return out.to_bytes(data);
 }
 
-}  // namespace hunch::tiny
+}

@@ -260,4 +260,4 @@ inline Bytes gguf_qwen3() {
   return finish_gguf(out, gguf_tensors());
 }
 
-}  // namespace hunch::tiny
+}

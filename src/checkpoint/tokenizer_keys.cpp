@@ -123,4 +123,4 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   return out;
 }
 
-}  // namespace hunch
+}

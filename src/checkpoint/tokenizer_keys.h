@@ -18,4 +18,4 @@ struct GgufTokenizer {
 // tokenizer.json, not byte-level BPE, a pre-tokeniser without a GGUF name, ids outside the vocabulary or given twice.
 Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_size, std::string_view source);
 
-}  // namespace hunch
+}

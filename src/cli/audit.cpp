@@ -143,4 +143,4 @@ Result<int> audit_command(Arguments arguments) {
   return audit(flags, set);
 }
 
-}  // namespace hunch
+}

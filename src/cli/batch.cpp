@@ -113,4 +113,4 @@ Result<int> batch_command(Arguments arguments) {
   return batch(flags, set);
 }
 
-}  // namespace hunch
+}

@@ -213,4 +213,4 @@ Status BatchOutput::status() const {
   return Error{fmt::format("answers cannot be written: {}", std::strerror(errno_))};
 }
 
-}  // namespace hunch
+}

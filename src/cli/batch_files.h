@@ -87,4 +87,4 @@ class BatchOutput {
   int64_t errors_ = 0;
 };
 
-}  // namespace hunch
+}

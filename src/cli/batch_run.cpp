@@ -133,4 +133,4 @@ void BatchRun::run(const InterruptScope& interrupts, ProgressLine& progress) {
   progress.clear();
 }
 
-}  // namespace hunch
+}

@@ -65,4 +65,4 @@ class BatchRun {
   BatchCounts counts_;
 };
 
-}  // namespace hunch
+}

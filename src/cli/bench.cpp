@@ -431,4 +431,4 @@ Result<int> bench_command(Arguments arguments) {
   return llama_bench_command(arguments);
 }
 
-}  // namespace hunch
+}

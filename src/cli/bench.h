@@ -85,4 +85,4 @@ Result<int> bench_prefill_command(Arguments);
 Result<int> bench_passes_command(Arguments);
 Result<int> bench_ssv_command(Arguments);
 
-}  // namespace hunch
+}

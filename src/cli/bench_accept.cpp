@@ -340,4 +340,4 @@ Result<int> bench_accept_command(Arguments arguments) {
   return code;
 }
 
-}  // namespace hunch
+}

@@ -292,4 +292,4 @@ Result<int> bench_batch_command(Arguments arguments) {
   return bench.exit_code();
 }
 
-}  // namespace hunch
+}

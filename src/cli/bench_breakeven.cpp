@@ -129,4 +129,4 @@ Result<int> bench_breakeven_command(Arguments arguments) {
   return run(*engine, flags, speculation);
 }
 
-}  // namespace hunch
+}

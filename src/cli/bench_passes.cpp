@@ -122,4 +122,4 @@ Result<BenchTable> bench_draft(Engine& engine, const BenchFlags& flags, const Sp
   return table;
 }
 
-}  // namespace hunch
+}

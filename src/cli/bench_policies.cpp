@@ -115,4 +115,4 @@ double named_ratio(const std::string& name) {
   return name.starts_with("default") || name.starts_with("staged") ? defaults::kRatio : 0.07;
 }
 
-}  // namespace hunch
+}

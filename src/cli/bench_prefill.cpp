@@ -120,4 +120,4 @@ Result<int> bench_prefill_command(Arguments arguments) {
   return print_and_exit_code(engine->description() + "\n\n" + table_text(table));
 }
 
-}  // namespace hunch
+}

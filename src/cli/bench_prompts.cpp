@@ -55,4 +55,4 @@ std::vector<BenchPrompt> dealt(std::vector<BenchPrompt> prompts, int64_t most, i
   return out;
 }
 
-}  // namespace hunch
+}

@@ -23,4 +23,4 @@ Result<std::vector<BenchPrompt>> read_prompts(const Tokenizer&, const std::strin
 // tokens, keeping the end: what is compared has one length.
 std::vector<BenchPrompt> dealt(std::vector<BenchPrompt> prompts, int64_t most, int64_t room);
 
-}  // namespace hunch
+}

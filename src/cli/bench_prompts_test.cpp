@@ -34,4 +34,4 @@ TEST(PrefillWork, CountsMatricesForEveryTokenAndTheHeadOnce) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

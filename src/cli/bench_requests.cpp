@@ -107,4 +107,4 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
   return table;
 }
 
-}  // namespace hunch
+}

@@ -249,4 +249,4 @@ Result<int> bench_kernels_command(Arguments arguments) {
   return print_and_exit_code(json ? json_line({{"engine", backend->description()}, {"rows", all}}) + "\n" : text);
 }
 
-}  // namespace hunch
+}

@@ -269,4 +269,4 @@ std::string RowPrinter::markdown(const ordered_json& row) const {
   return out + "\n";
 }
 
-}  // namespace hunch
+}

@@ -65,4 +65,4 @@ class RowPrinter {
 // "2026-11-21T09:30:00Z", now.
 std::string utc_time();
 
-}  // namespace hunch
+}

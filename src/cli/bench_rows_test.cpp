@@ -110,4 +110,4 @@ TEST(BenchRows, MarkdownLinesUpAndHasTheOptionalColumns) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

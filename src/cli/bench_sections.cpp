@@ -150,4 +150,4 @@ Result<int> bench_passes_command(Arguments arguments) {
   return Bench(*engine, flags, speculation, progress).run();
 }
 
-}  // namespace hunch
+}

@@ -222,4 +222,4 @@ Result<int> bench_ssv_command(Arguments arguments) {
   return SsvBench(*engine, flags, speculation, progress).run();
 }
 
-}  // namespace hunch
+}

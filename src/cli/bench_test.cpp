@@ -66,4 +66,4 @@ TEST(Bench, AlignsTables) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

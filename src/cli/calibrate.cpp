@@ -50,4 +50,4 @@ Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<std:
   return out;
 }
 
-}  // namespace hunch
+}

@@ -23,4 +23,4 @@ Status watch_text(EngineParts&, std::span<const int32_t> text, const SparseVerif
 // Share of a row's blocks that a row so far behind it chooses too: [distance], [0] is 0.
 std::vector<double> overlap_by_distance(const CheckRecord&);
 
-}  // namespace hunch
+}

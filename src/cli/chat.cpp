@@ -157,4 +157,4 @@ Result<int> chat_command(Arguments arguments) {
   return chat(flags, set);
 }
 
-}  // namespace hunch
+}

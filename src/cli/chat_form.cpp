@@ -60,4 +60,4 @@ Result<std::vector<int32_t>> ChatForm::prompt(std::span<const ChatTurn> turns) c
   return std::move(prompt.ids);
 }
 
-}  // namespace hunch
+}

@@ -35,4 +35,4 @@ class ChatForm {
   nlohmann::ordered_json kwargs_;
 };
 
-}  // namespace hunch
+}

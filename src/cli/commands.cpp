@@ -114,4 +114,4 @@ int dispatch(Arguments arguments) {
       usage_error(fmt::format("unknown command {}{}; hunch --help lists them", excerpt(first), did_you_mean(first, names))));
 }
 
-}  // namespace hunch
+}

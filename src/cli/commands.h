@@ -48,4 +48,4 @@ std::string version_line();          // without the end of the line
 // The whole program: finds the subcommand; prints help and version. main() adds the signal handlers.
 int dispatch(Arguments arguments);
 
-}  // namespace hunch
+}

@@ -229,4 +229,4 @@ Result<int> demo_command(Arguments arguments) {
   return demo(flags);
 }
 
-}  // namespace hunch
+}

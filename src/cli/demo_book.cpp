@@ -123,4 +123,4 @@ Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, u
   return make_demo_book(std::max(16, num_records - 4), seed);
 }
 
-}  // namespace hunch
+}

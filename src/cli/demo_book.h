@@ -41,4 +41,4 @@ DemoBook make_demo_book(int num_records, uint64_t seed);
 // records.
 Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, uint64_t seed);
 
-}  // namespace hunch
+}

@@ -38,4 +38,4 @@ TEST(DemoBook, EndsAPromptWhereTheAnswerBegins) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

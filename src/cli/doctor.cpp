@@ -219,4 +219,4 @@ Result<int> doctor_command(Arguments arguments) {
   return print_and_exit_code(json ? json_line(out) + "\n" : text_of(out));
 }
 
-}  // namespace hunch
+}

@@ -180,4 +180,4 @@ TEST(CheckDrafter, NamesWhatIsLoaded) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

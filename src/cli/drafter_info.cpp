@@ -112,4 +112,4 @@ Result<DrafterInfo> describe_drafter(const DrafterFile& file) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -35,4 +35,4 @@ struct DrafterInfo {
 // Errors: keys of a wrong type, sizes out of range, taps that contradict each other.
 Result<DrafterInfo> describe_drafter(const DrafterFile& file);
 
-}  // namespace hunch
+}

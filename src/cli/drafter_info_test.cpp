@@ -111,4 +111,4 @@ TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -119,4 +119,4 @@ std::string drafter_text(const ordered_json& j) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -253,4 +253,4 @@ Result<int> eval_command(Arguments arguments) {
   return eval.exit_code();
 }
 
-}  // namespace hunch
+}

@@ -156,4 +156,4 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   return row;
 }
 
-}  // namespace hunch
+}

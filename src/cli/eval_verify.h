@@ -23,4 +23,4 @@ struct VerifyEval {
 Result<nlohmann::ordered_json> eval_verify(
     Engine&, std::span<const int32_t> text, const SpeculationOptions&, const VerifyEval&, const std::atomic<bool>* interrupted);
 
-}  // namespace hunch
+}

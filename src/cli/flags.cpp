@@ -223,4 +223,4 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
   return out;
 }
 
-}  // namespace hunch
+}

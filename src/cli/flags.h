@@ -128,4 +128,4 @@ Status each_item(std::string_view list, Take take) {
 // `text` broken at spaces into lines of at most `width` columns, each but the first behind `indent` spaces.
 std::string wrapped(std::string_view text, size_t width, size_t indent);
 
-}  // namespace hunch
+}

@@ -196,4 +196,4 @@ TEST(Nearest, CountsInsertionsDeletionsReplacementsAndSwaps) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -67,4 +67,4 @@ void note_ignored(const FlagSet& set) {
   if (!set.ignored().empty()) note(fmt::format("without effect here: {}", fmt::join(set.ignored(), " ")));
 }
 
-}  // namespace hunch
+}

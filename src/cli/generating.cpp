@@ -48,4 +48,4 @@ void TokenPrinter::print(const std::string& piece, bool guessed) {
   lost_ = !write_stdout(out + piece);
 }
 
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ class TokenPrinter {
   std::string text_;
 };
 
-}  // namespace hunch
+}

@@ -287,4 +287,4 @@ Result<int> report_command(Arguments arguments) {
   return 0;
 }
 
-}  // namespace hunch
+}

@@ -16,4 +16,4 @@ Result<std::vector<nlohmann::ordered_json>> result_rows(std::string_view text, c
 // The page. Rows that no plot knows still stand in the table at its end.
 std::string html_report(const std::vector<nlohmann::ordered_json>& rows, const std::string& title);
 
-}  // namespace hunch
+}

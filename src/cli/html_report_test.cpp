@@ -78,4 +78,4 @@ TEST(Plots, LabelsAreShort) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -153,4 +153,4 @@ Result<int> info_command(Arguments arguments) {
   return print_and_exit_code(json ? json_line(out) + "\n" : info_text(out));
 }
 
-}  // namespace hunch
+}

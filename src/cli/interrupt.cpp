@@ -47,4 +47,4 @@ const std::atomic<bool>* InterruptScope::flag() const { return &g_stop; }
 bool InterruptScope::stopped() const { return g_stop; }
 int InterruptScope::exit_code() const { return g_stop ? 128 + g_signal : 0; }
 
-}  // namespace hunch
+}

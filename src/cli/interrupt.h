@@ -24,4 +24,4 @@ class InterruptScope {
   int exit_code() const;  // 130 or 143 where stopped, else 0
 };
 
-}  // namespace hunch
+}

@@ -104,4 +104,4 @@ Result<int> man_command(Arguments arguments) {
   return print_and_exit_code(page);
 }
 
-}  // namespace hunch
+}

@@ -155,4 +155,4 @@ std::string svg(const StackedBars& plot) {
   return open_svg(height, plot.title) + out + "</svg>\n";
 }
 
-}  // namespace hunch
+}

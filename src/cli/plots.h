@@ -42,4 +42,4 @@ std::string axis_label(double value);
 // & < > " ' as entities: text from files stays text in the page.
 std::string html_escaped(std::string_view text);
 
-}  // namespace hunch
+}

@@ -102,4 +102,4 @@ Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags&
   return form.prompt(turns);
 }
 
-}  // namespace hunch
+}

@@ -61,4 +61,4 @@ Result<int> quantize_command(Arguments arguments) {
   return quantize(*in, *out, dtype, method.value_or(""));
 }
 
-}  // namespace hunch
+}

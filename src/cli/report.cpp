@@ -124,4 +124,4 @@ std::string report_text(const Report& report, const Paint& paint) {
   return out;
 }
 
-}  // namespace hunch
+}

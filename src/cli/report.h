@@ -37,4 +37,4 @@ std::string bytes_text(double bytes);
 // "lossless: yes, the same stream as plain decoding" and so on.
 std::string lossless_text(const Generation& generation);
 
-}  // namespace hunch
+}

@@ -102,4 +102,4 @@ TEST(Terminal, DrawsBars) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -216,4 +216,4 @@ Request request_of(const SamplingFlags& sampling, const SpeculationOptions& spec
   return request;
 }
 
-}  // namespace hunch
+}

@@ -96,4 +96,4 @@ Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags&
 // The request without its prompt.
 Request request_of(const SamplingFlags& sampling, const SpeculationOptions& speculation);
 
-}  // namespace hunch
+}

@@ -87,4 +87,4 @@ Result<int> run_command(Arguments arguments) {
   return conclude(*engine, settled, flags, *generation, printer, interrupts.exit_code());
 }
 
-}  // namespace hunch
+}

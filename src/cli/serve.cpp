@@ -169,4 +169,4 @@ Result<int> serve_command(Arguments arguments) {
   return serve(flags, set);
 }
 
-}  // namespace hunch
+}

@@ -138,4 +138,4 @@ void add_foreign_server_flags(FlagSet& set) {
       {"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");
 }
 
-}  // namespace hunch
+}

@@ -26,4 +26,4 @@ struct ServeFlags {
 void add_serve_flags(FlagSet& set, ServeFlags& flags);
 void add_foreign_server_flags(FlagSet& set);
 
-}  // namespace hunch
+}

@@ -24,4 +24,4 @@ void apply_serving_flags(const ServingFlags& flags, EngineOptions& options) {
   options.prefix_caching = flags.prefix_caching;
 }
 
-}  // namespace hunch
+}

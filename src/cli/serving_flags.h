@@ -18,4 +18,4 @@ struct ServingFlags {
 void add_serving_flags(FlagSet& set, ServingFlags& flags);
 void apply_serving_flags(const ServingFlags& flags, EngineOptions& options);
 
-}  // namespace hunch
+}

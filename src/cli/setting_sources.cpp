@@ -148,4 +148,4 @@ std::vector<std::string> environment_arguments(const FlagSet& set, const std::ve
   return llama;
 }
 
-}  // namespace hunch
+}

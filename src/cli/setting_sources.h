@@ -21,4 +21,4 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
 // of environ, "NAME=value". Names that are no flag's are left alone.
 std::vector<std::string> environment_arguments(const FlagSet& set, const std::vector<std::string>& environment);
 
-}  // namespace hunch
+}

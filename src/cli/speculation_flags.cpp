@@ -58,4 +58,4 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
       flags.config);
 }
 
-}  // namespace hunch
+}

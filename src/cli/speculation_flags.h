@@ -11,4 +11,4 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags);
 // For a flag that may be repeated; not empty.
 FlagSet::Set append_path(std::vector<std::string>& paths);
 
-}  // namespace hunch
+}

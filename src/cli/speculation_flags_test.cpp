@@ -189,4 +189,4 @@ TEST(SpeculationFlags, SpreadsWeightsOnlyAndRemarksOnSettingsWithoutEffect) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -41,4 +41,4 @@ void add_structured_flags(FlagSet& set, StructuredOutput& wanted) {
   set.value({"--grammar-file"}, "FILE", "the same, the grammar in a file", store(Kind::Grammar, true));
 }
 
-}  // namespace hunch
+}

@@ -132,4 +132,4 @@ bool locale_is_utf8() {
   return false;
 }
 
-}  // namespace hunch
+}

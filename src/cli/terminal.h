@@ -73,4 +73,4 @@ std::string bar(double share, int width, bool unicode);
 // Whether the locale's character set is UTF-8.
 bool locale_is_utf8();
 
-}  // namespace hunch
+}

@@ -29,4 +29,4 @@ inline Outcome resolve(std::vector<std::string> arguments, const std::vector<Dra
   return out;
 }
 
-}  // namespace hunch::test
+}

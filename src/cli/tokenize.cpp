@@ -119,4 +119,4 @@ Result<int> detokenize_command(Arguments arguments) {
       FlagSet("hunch detokenize [-m MODEL] (-p IDS | -f FILE) [--json]", "Prints the text of token ids."), detokenized, false);
 }
 
-}  // namespace hunch
+}

@@ -284,4 +284,4 @@ Result<int> tune_command(Arguments arguments) {
   return Tune(*engine, flags, speculation, progress).run();
 }
 
-}  // namespace hunch
+}

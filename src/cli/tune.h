@@ -32,4 +32,4 @@ Result<std::vector<std::vector<int32_t>>> sample_texts(Engine&, const std::strin
 Result<int> tune_reuse_layers(Engine&, const TuneFlags&, ProgressLine&);
 Result<int> tune_strategies(Engine&, const TuneFlags&, const SpeculationOptions&, ProgressLine&);
 
-}  // namespace hunch
+}

@@ -174,4 +174,4 @@ Result<int> tune_strategies(
   return written(flags, profile->to_json(), out, text);
 }
 
-}  // namespace hunch
+}

@@ -46,4 +46,4 @@ class Confidence {
   std::array<double, kClasses> kept_{2, 2.2, 2.6, 3, 7, 7.4, 15.4, 31.6, 1};
 };
 
-}  // namespace hunch
+}

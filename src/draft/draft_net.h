@@ -75,4 +75,4 @@ class OneLayerNet : public DraftNet {
   FeedForwardWeights ffn_;
 };
 
-}  // namespace hunch
+}

@@ -60,4 +60,4 @@ struct DraftTree {
   }
 };
 
-}  // namespace hunch
+}

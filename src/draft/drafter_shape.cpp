@@ -70,4 +70,4 @@ Result<ModelShape> drafter_shape(const JsonConfig& config, std::string_view insi
   return shape;
 }
 
-}  // namespace hunch
+}

@@ -13,4 +13,4 @@ namespace hunch {
 // the key. Ranges and divisibility are checked.
 Result<ModelShape> drafter_shape(const JsonConfig&, std::string_view inside, const ModelShape& target);
 
-}  // namespace hunch
+}

@@ -63,4 +63,4 @@ class DrafterTensors {
   Status status_;
 };
 
-}  // namespace hunch
+}

@@ -157,4 +157,4 @@ class DrawnTree {
   int most_ = 0, depth_ = 0, top_k_ = 1, deepest_ = 0, fresh_ = 0;
 };
 
-}  // namespace hunch
+}

@@ -150,4 +150,4 @@ TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

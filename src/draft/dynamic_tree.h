@@ -96,4 +96,4 @@ class DynamicTree {
   const StaticTree* shape_ = nullptr;
 };
 
-}  // namespace hunch
+}

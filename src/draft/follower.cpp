@@ -524,4 +524,4 @@ void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
   draft.classes.clear();
 }
 
-}  // namespace hunch
+}

@@ -135,4 +135,4 @@ class Follower final : public Proposer {
   Buffer own_ids_there_;
 };
 
-}  // namespace hunch
+}

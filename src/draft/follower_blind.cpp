@@ -195,4 +195,4 @@ int64_t Follower::next_tree_rows() {
   return rows;
 }
 
-}  // namespace hunch
+}

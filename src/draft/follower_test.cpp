@@ -268,4 +268,4 @@ TEST_F(Follows, NothingIsReadPastTheNetworksLongest) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -69,4 +69,4 @@ void Follower::take_drawn(Draft& draft, int64_t row) {
   }
 }
 
-}  // namespace hunch
+}

@@ -105,4 +105,4 @@ TEST(GrownTree, IsTheTreeOfTheHostNodeByNode) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -165,4 +165,4 @@ void MedusaHeads::logits(Backend& backend, int head, View<const float, 2> x, Vie
   else target_->logits(backend, x, logits);
 }
 
-}  // namespace hunch
+}

@@ -56,4 +56,4 @@ class MedusaHeads {
   Buffer vocabulary_, ones_;
 };
 
-}  // namespace hunch
+}

@@ -160,4 +160,4 @@ class Proposer {
   virtual void close(Slot) {}
 };
 
-}  // namespace hunch
+}

@@ -146,4 +146,4 @@ TEST(Cascade, RefusesToStartWithWhatIsNoLookUp) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -54,4 +54,4 @@ class RankAccuracy {
   StaticTree tree_;
 };
 
-}  // namespace hunch
+}

@@ -110,4 +110,4 @@ std::string StaticTree::text() const {
   return fmt::format("[{}]", fmt::join(shown, ", "));
 }
 
-}  // namespace hunch
+}

@@ -55,4 +55,4 @@ class StaticTree {
   std::vector<int32_t> by_worth_;  // [depth][ranks] ranks, the most accurate first; scratch of grow()
 };
 
-}  // namespace hunch
+}

@@ -147,4 +147,4 @@ TEST(DynamicTree, OfAFixedShapeTriesItsNodesAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -195,4 +195,4 @@ SuffixGuess guess_by_suffix(
   return best;
 }
 
-}  // namespace hunch
+}

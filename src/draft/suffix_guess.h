@@ -32,4 +32,4 @@ struct SuffixGuess {
 SuffixGuess guess_by_suffix(
     const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search);
 
-}  // namespace hunch
+}

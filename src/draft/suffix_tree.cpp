@@ -226,4 +226,4 @@ void SuffixTree::merge_with_only_child(int32_t upper) {
   free_ = upper, ++num_free_;
 }
 
-}  // namespace hunch
+}

@@ -91,4 +91,4 @@ class SuffixTree {
   uint32_t end_ = 0;
 };
 
-}  // namespace hunch
+}

@@ -177,4 +177,4 @@ TEST(SuffixTree, HasAtMostTwoNodesPerSuffixHoweverUniformTheText) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -73,4 +73,4 @@ inline Tokens draft(Proposer& proposer, const Sequence& sequence, int max_tokens
   return out.tokens();
 }
 
-}  // namespace hunch::test
+}

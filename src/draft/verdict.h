@@ -13,4 +13,4 @@ struct Verdict {
   void clear() { path.clear(), tokens.clear(), next = -1; }
 };
 
-}  // namespace hunch
+}

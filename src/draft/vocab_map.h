@@ -17,4 +17,4 @@ struct VocabMap {
   bool same() const { return target_ids.empty(); }
 };
 
-}  // namespace hunch
+}

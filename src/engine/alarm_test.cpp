@@ -106,4 +106,4 @@ TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

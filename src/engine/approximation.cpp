@@ -166,4 +166,4 @@ std::string approximation_text(const Approximation& a) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -39,4 +39,4 @@ nlohmann::ordered_json approximation_json(const Approximation&);
 // "LOSSY: ..." in words; empty: nothing was left out.
 std::string approximation_text(const Approximation&);
 
-}  // namespace hunch
+}

@@ -143,4 +143,4 @@ double streaming_read_ceiling(int threads, size_t bytes, int repeats) {
   return median(rates);
 }
 
-}  // namespace hunch
+}

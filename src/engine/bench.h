@@ -51,4 +51,4 @@ class DepthBench {
 // Streaming reads of a buffer far larger than the caches, all threads at once: bytes per second, the median of `repeats`.
 double streaming_read_ceiling(int threads, size_t bytes, int repeats);
 
-}  // namespace hunch
+}

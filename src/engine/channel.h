@@ -94,4 +94,4 @@ class Channel {
   std::optional<Result<Generation>> outcome_;
 };
 
-}  // namespace hunch
+}

@@ -287,4 +287,4 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   }
 }
 
-}  // namespace hunch
+}

@@ -55,4 +55,4 @@ class Controller {
 // The drafters of method `auto` that need nothing loaded, in the order of its planner's arms; loaded ones come behind them.
 const std::vector<std::string>& auto_drafters();
 
-}  // namespace hunch
+}

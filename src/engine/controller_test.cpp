@@ -167,4 +167,4 @@ TEST_F(TreesUnderAuto, AreTheRequestsOwnWhereItAskedForSome) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

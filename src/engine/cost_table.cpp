@@ -357,4 +357,4 @@ Status read_cache_file(const std::string& path, std::string& text, bool& found) 
   return {};
 }
 
-}  // namespace hunch
+}

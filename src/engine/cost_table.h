@@ -140,4 +140,4 @@ Status write_atomically(const std::string& path, std::string_view text);
 // Errors: unreadable, or above 16 MiB. A missing file: success, `found` false.
 Status read_cache_file(const std::string& path, std::string& text, bool& found);
 
-}  // namespace hunch
+}

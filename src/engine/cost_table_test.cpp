@@ -168,4 +168,4 @@ TEST(CostTable, PathsDifferByMachineBuildAndModel) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

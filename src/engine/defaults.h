@@ -20,4 +20,4 @@ inline constexpr int kSelectingRows = 2;                // of the prompt, for th
 inline constexpr int kVerifyRowsPerSequence = 8;        // that a step has room for, on average, where many requests run
 inline constexpr int64_t kKvMemory = int64_t(4) << 30;  // KV memory that is taken unasked, beyond one full context
 
-}  // namespace hunch::defaults
+}

@@ -98,4 +98,4 @@ size_t Drafting::bytes() const {
   return total;
 }
 
-}  // namespace hunch
+}

@@ -43,4 +43,4 @@ class Drafting {
   std::list<Shared<SparsePolicy>> policies_;
 };
 
-}  // namespace hunch
+}

@@ -40,4 +40,4 @@ std::string Ending::flush() {
   return rest;
 }
 
-}  // namespace hunch
+}

@@ -45,4 +45,4 @@ class Ending {
   FinishReason reason_ = FinishReason::Interrupted;
 };
 
-}  // namespace hunch
+}

@@ -138,4 +138,4 @@ std::string Engine::description() const {
       double(parts_->model->weight_bytes()) / 1e6, parts_->backend->description(), dtype_info(parts_->geometry.dtype).name);
 }
 
-}  // namespace hunch
+}

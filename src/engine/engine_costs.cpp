@@ -117,4 +117,4 @@ BreakEven break_even(const CostTable& table, const Arm& arm, double each_context
   return out;
 }
 
-}  // namespace hunch
+}

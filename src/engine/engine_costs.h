@@ -33,4 +33,4 @@ BreakEven break_even(const CostTable&, const Arm&, double each_context, int batc
 // Tokens a second over plain decoding's at this conditional acceptance with the best length, which goes to `gamma`.
 double best_gain(const CostTable&, const Arm&, double each_context, int batch, double acceptance, int& gamma);
 
-}  // namespace hunch
+}

@@ -32,4 +32,4 @@ TEST(BreakEven, SaysSoWhereNothingCanPay) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -376,4 +376,4 @@ TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -67,4 +67,4 @@ bool jump_ahead(GrammarMask& grammar, const Tokenizer& tokenizer, int most, Draf
   return true;
 }
 
-}  // namespace hunch
+}

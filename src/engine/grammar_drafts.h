@@ -15,4 +15,4 @@ void keep_to(GrammarMask&, const Tokenizer&, int most, DraftTree&);
 // Fills the tree with a chain of forced tokens where it is worth a round: true; else the tree is left alone.
 bool jump_ahead(GrammarMask&, const Tokenizer&, int most, DraftTree&);
 
-}  // namespace hunch
+}

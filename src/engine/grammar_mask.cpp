@@ -127,4 +127,4 @@ void GrammarMask::fill(int place) {
     for (const int32_t id : end_ids_) words[size_t(id) / 32] |= 1u << (id % 32);
 }
 
-}  // namespace hunch
+}

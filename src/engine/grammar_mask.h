@@ -63,4 +63,4 @@ class GrammarMask final : public TokenMask {
   std::vector<std::unique_ptr<uint32_t[]>> masks_;  // by place; more than places_, kept for later rounds
 };
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ Result<Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   return tokenizer;
 }
 
-}  // namespace hunch
+}

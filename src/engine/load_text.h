@@ -9,4 +9,4 @@ namespace hunch {
 
 Result<Tokenizer> load_tokenizer(const Checkpoint&);
 
-}  // namespace hunch
+}

@@ -186,6 +186,14 @@ Status EngineParts::plan_limits() {
   const int answers = std::max(options.max_draft + 1, defaults::kVerifyRowsPerSequence * seqs);
   int rows = options.max_num_batched_tokens;
   if (rows == 0) rows = std::max({options.chunk_len, answers, least});
+  // No step has more: a request gives it a chunk of its prompt, or a round.
+  rows = std::min(rows, std::max(seqs * std::max(options.chunk_len, answers), least));
+  const ModelShape& shape = model->shape();
+  const double needed = double(rows) * double(3 * shape.hidden + 2 * shape.widest_ffn()) * sizeof(float);
+  if (const double memory = double(backend->memory_bytes()); needed > 0.9 * memory)
+    return usage_error(
+        fmt::format("max num batched tokens is {}: a step of {} needs {}, there is {}; lower it or the number of requests",
+            options.max_num_batched_tokens, rows, human_bytes(needed), human_bytes(memory)));
   if (rows < least)
     return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
   limits = {
@@ -326,4 +334,4 @@ SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int m
   return setup;
 }
 
-}  // namespace hunch
+}

@@ -93,4 +93,4 @@ class EngineParts {
   std::vector<Proposer*> followers_;
 };
 
-}  // namespace hunch
+}

@@ -187,4 +187,4 @@ void pace(const Request& request, int max_draft, RequestPlan& plan) {
   if (plan.paced) plan.gamma = plan.nodes = std::min(kMaxPlannedDraft, max_draft);
 }
 
-}  // namespace hunch
+}

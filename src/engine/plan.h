@@ -54,4 +54,4 @@ void pace(const Request&, int max_draft, RequestPlan&);
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.
 Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded);
 
-}  // namespace hunch
+}

@@ -140,4 +140,4 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

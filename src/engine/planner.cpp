@@ -469,4 +469,4 @@ void Planner::fit(std::span<Decision> decisions, int max_rows) {
   }
 }
 
-}  // namespace hunch
+}

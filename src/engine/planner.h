@@ -179,4 +179,4 @@ class Planner {
   std::vector<uint8_t> insists_;  // [view] with something to guess
 };
 
-}  // namespace hunch
+}

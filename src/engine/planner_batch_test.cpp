@@ -161,4 +161,4 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

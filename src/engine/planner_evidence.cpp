@@ -142,4 +142,4 @@ void Planner::record(const RoundOutcome& outcome) {
   }
 }
 
-}  // namespace hunch
+}

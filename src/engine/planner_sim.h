@@ -145,4 +145,4 @@ inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* pla
   return ms / double(made);
 }
 
-}  // namespace hunch::sim
+}

@@ -100,4 +100,4 @@ INSTANTIATE_TEST_SUITE_P(Planner, Simulation, testing::Range(0, int(texts().size
 });
 
 }  // namespace
-}  // namespace hunch
+}

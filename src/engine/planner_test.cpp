@@ -265,4 +265,4 @@ TEST(Planner, AProfileIsAPrior) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

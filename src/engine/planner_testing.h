@@ -17,4 +17,4 @@ std::vector<Decision> decide_batch(Planner& planner, int count, int budget, View
   return decisions;
 }
 
-}  // namespace hunch::test
+}

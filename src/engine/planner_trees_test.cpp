@@ -166,4 +166,4 @@ TEST(TreesInAuto, GiveWayLevelByLevelWhereRowsAreShort) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -89,4 +89,4 @@ Profile Profile::of(const Planner& planner, int arm) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -34,4 +34,4 @@ struct Profile {
   static Profile of(const Planner&, int arm);
 };
 
-}  // namespace hunch
+}

@@ -62,4 +62,4 @@ TEST(Profile, CarriesWhatAnArmSawToAnotherPlanner) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

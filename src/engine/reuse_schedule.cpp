@@ -173,4 +173,4 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
   return out;
 }
 
-}  // namespace hunch
+}

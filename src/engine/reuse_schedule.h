@@ -53,4 +53,4 @@ struct ReuseSchedule {
 Result<ReuseSchedule> calibrate_reuse(EngineParts&, std::span<const std::vector<int32_t>> texts, int64_t scored,
     const std::function<bool(int done, int total)>& progress);
 
-}  // namespace hunch
+}

@@ -199,4 +199,4 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
   return cost;
 }
 
-}  // namespace hunch
+}

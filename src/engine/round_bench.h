@@ -60,4 +60,4 @@ class RoundBench {
   StepPlan plan_;
 };
 
-}  // namespace hunch
+}

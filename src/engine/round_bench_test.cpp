@@ -54,4 +54,4 @@ TEST(RoundBench, SaysNothingOfRoundsWithoutGuesses) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -189,4 +189,4 @@ int Running::most_drafts() const {
 
 bool Running::may_branch() const { return plan.nodes > plan.gamma && plan.verify && rule->takes_branches(); }
 
-}  // namespace hunch
+}

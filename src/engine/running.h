@@ -123,4 +123,4 @@ class Running final : public Scheduled {
   IndexSharing profiled_;  // of the strategy at hand
 };
 
-}  // namespace hunch
+}

@@ -60,4 +60,4 @@ void SampledRows::weigh() {
   chains_.clear();
 }
 
-}  // namespace hunch
+}

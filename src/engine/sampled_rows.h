@@ -61,4 +61,4 @@ class SampledRows {
   std::vector<WeighDraftsArgs> chains_;
 };
 
-}  // namespace hunch
+}

@@ -95,4 +95,4 @@ Status check_stop_texts(const std::vector<std::string>& stops) {
   return {};
 }
 
-}  // namespace hunch
+}

@@ -22,4 +22,4 @@ Result<LogitRules> logit_rules(const SamplingOptions& options, int64_t vocab, st
 
 Status check_stop_texts(const std::vector<std::string>& stops);
 
-}  // namespace hunch
+}

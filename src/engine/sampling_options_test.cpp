@@ -93,4 +93,4 @@ TEST(StopTextsOfARequest, AreFewShortAndWhole) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

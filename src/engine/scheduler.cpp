@@ -201,4 +201,4 @@ void Scheduler::committed(Scheduled& who) {
   if (cache_ && who.use_cache && who.sequence.committed_len <= who.exact_len) cache_->publish(who.sequence, who.published);
 }
 
-}  // namespace hunch
+}

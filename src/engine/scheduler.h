@@ -105,4 +105,4 @@ class Scheduler {
   SchedulerStats stats_;
 };
 
-}  // namespace hunch
+}

@@ -247,4 +247,4 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -446,4 +446,4 @@ EngineStats Service::stats() const {
   return stats_;
 }
 
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ class Service {
   std::atomic<bool> busy_{false};  // from an order or a wake to the moment when there is nothing to run
 };
 
-}  // namespace hunch
+}

@@ -354,4 +354,4 @@ TEST(Service, APoolThatHoldsOneRequestServesMany) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -63,4 +63,4 @@ class Solo {
   Step step_;
 };
 
-}  // namespace hunch
+}

@@ -575,4 +575,4 @@ void Step::emit_unverified(Running& who) {
   HUNCH_CHECK(who.policy->refresh(sequence, {parts_.store.get(), sequence.pages.view()}));
 }
 
-}  // namespace hunch
+}

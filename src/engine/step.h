@@ -105,4 +105,4 @@ class Step {
   std::atomic<bool> device_lost_{false};
 };
 
-}  // namespace hunch
+}

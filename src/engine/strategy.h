@@ -62,4 +62,4 @@ struct RoundOutcome {
   bool stopped_early = false;
 };
 
-}  // namespace hunch
+}

@@ -174,4 +174,4 @@ bool StrategyGuard::record(int accepted, double ms) {
   return go_to(best);
 }
 
-}  // namespace hunch
+}

@@ -83,4 +83,4 @@ class StrategyGuard {
   bool settled_ = false;
 };
 
-}  // namespace hunch
+}

@@ -113,4 +113,4 @@ TEST(StrategyProfile, RefusesDamageAndOtherModels) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

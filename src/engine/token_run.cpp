@@ -114,4 +114,4 @@ void TokenRun::logits_of(View<const float, 2> hidden, int64_t first, const OnLog
   }
 }
 
-}  // namespace hunch
+}

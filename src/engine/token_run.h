@@ -58,4 +58,4 @@ class TokenRun {
   const IndexSharing* sharing_ = nullptr;
 };
 
-}  // namespace hunch
+}

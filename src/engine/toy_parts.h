@@ -99,4 +99,4 @@ inline Request request(std::vector<int32_t> prompt, int gamma, const char* rule)
   return request;
 }
 
-}  // namespace hunch::toy
+}

@@ -45,4 +45,4 @@ void Trace::span(int64_t lane, std::string_view name, Clock::time_point start, d
       R"({{"name":"{}","ph":"X","pid":1,"tid":{},"ts":{:.1f},"dur":{:.1f},"args":{{{}}}}},)", name, lane, from, 1e3 * ms, args));
 }
 
-}  // namespace hunch
+}

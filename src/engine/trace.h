@@ -37,4 +37,4 @@ class Trace {
   Clock::time_point origin_ = Clock::now();
 };
 
-}  // namespace hunch
+}

@@ -133,4 +133,4 @@ float VerifyCalibration::channel_threshold(int layer, double share) const {
   return i < 0 || i >= int(sizes.size()) ? 0 : sizes[size_t(i)];
 }
 
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ std::vector<int> choose_anchors(std::span<const double> similarity, int layers, 
 // A record that fits a model.
 CheckRecord make_record(int layers, int rows);
 
-}  // namespace hunch
+}

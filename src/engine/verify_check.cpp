@@ -146,4 +146,4 @@ void describe(const SparseCheck& check, const SparseVerification& asked, Approxi
   out.asked = asked;
 }
 
-}  // namespace hunch
+}

@@ -25,4 +25,4 @@ std::string verify_model_name(const EngineParts&);
 // What it counted, into `out`; since_token is its owner's.
 void describe(const SparseCheck&, const SparseVerification& asked, Approximation& out);
 
-}  // namespace hunch
+}

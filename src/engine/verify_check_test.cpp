@@ -277,4 +277,4 @@ TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -91,4 +91,4 @@ Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& 
   return VocabMap{};
 }
 
-}  // namespace hunch
+}

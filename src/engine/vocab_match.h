@@ -22,4 +22,4 @@ struct Vocabulary {
 // Errors: an unknown mode; "same" and the first token that differs; no token in common.
 Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& draft, const std::string& mode);
 
-}  // namespace hunch
+}

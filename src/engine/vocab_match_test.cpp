@@ -91,4 +91,4 @@ TEST(VocabMatch, RefusesUnknownModes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ inline Commit commit_path(
   return commit;
 }
 
-}  // namespace hunch
+}

@@ -104,4 +104,4 @@ TEST(CommitDeathTest, RefusesMoreDraftsThanRows) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

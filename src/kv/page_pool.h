@@ -76,4 +76,4 @@ class PagePool {
   int64_t kept_ = 0;
 };
 
-}  // namespace hunch
+}

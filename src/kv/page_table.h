@@ -45,4 +45,4 @@ class PageTable {
   std::vector<int32_t> pages_;
 };
 
-}  // namespace hunch
+}

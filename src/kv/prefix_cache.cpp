@@ -140,4 +140,4 @@ void PrefixCache::clear() {
   by_chain_.clear();
 }
 
-}  // namespace hunch
+}

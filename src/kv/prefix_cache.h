@@ -71,4 +71,4 @@ class PrefixCache final : public PagePool::Keeper {
   mutable int64_t pages_sought_ = 0;
 };
 
-}  // namespace hunch
+}

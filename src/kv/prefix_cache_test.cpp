@@ -191,4 +191,4 @@ TEST(PrefixCache, ForgetsEverythingButLeavesHeldPagesToTheirHolders) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -36,4 +36,4 @@ struct Sequence {
   int64_t len() const { return int64_t(tokens.size()); }
 };
 
-}  // namespace hunch
+}

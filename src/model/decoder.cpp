@@ -97,4 +97,4 @@ void Decoder::logits(Backend& backend, View<const float, 2> hidden, View<float, 
   backend.matmul({.x = hidden, .products = product});
 }
 
-}  // namespace hunch
+}

@@ -39,4 +39,4 @@ class Decoder final : public Model {
   size_t weight_bytes_ = 0;
 };
 
-}  // namespace hunch
+}

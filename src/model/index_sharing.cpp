@@ -51,4 +51,4 @@ void take_shared(const NsaShape& s, int64_t position, const int32_t* chosen, int
   std::fill(out + count, out + len, -1);
 }
 
-}  // namespace hunch
+}

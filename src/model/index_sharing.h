@@ -35,4 +35,4 @@ int shared_list_len(const NsaShape&);
 // ascending, -1 behind the last. `out` [shared_list_len()], `chosen` [sel_count].
 void take_shared(const NsaShape&, int64_t position, const int32_t* chosen, int32_t* out);
 
-}  // namespace hunch
+}

@@ -46,4 +46,4 @@ TEST(IndexSharing, KnowsWhenThereIsNone) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

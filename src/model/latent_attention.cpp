@@ -111,4 +111,4 @@ void store_latent(Pass& pass, int layer, const ModelShape& shape, const Attentio
   pass.store(layer, row, row);
 }
 
-}  // namespace hunch
+}

@@ -12,4 +12,4 @@ void attend_latent(
 // store_rows() for such layers.
 void store_latent(Pass&, int layer, const ModelShape&, const AttentionWeights&, BlockScratch&, View<const float, 2> in);
 
-}  // namespace hunch
+}

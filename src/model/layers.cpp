@@ -345,4 +345,4 @@ void feed_forward(Backend& backend, const FeedForwardWeights& w, BlockScratch& s
   backend.matmul({.x = gate, .products = down, .accumulate = true});
 }
 
-}  // namespace hunch
+}

@@ -166,4 +166,4 @@ inline void multiply(Backend& backend, View<const float, 2> x, const Weight& wei
   backend.matmul({.x = x, .products = product});
 }
 
-}  // namespace hunch
+}

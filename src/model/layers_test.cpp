@@ -66,4 +66,4 @@ TEST(StoredRows, AreThoseOfAttention) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

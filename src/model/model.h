@@ -33,4 +33,4 @@ class Model {
   virtual void embed(Backend&, View<const int32_t, 1> ids, View<float, 2> out) const = 0;  // [rows][hidden]
 };
 
-}  // namespace hunch
+}

@@ -49,4 +49,4 @@ std::unique_ptr<NsaWeights> load_nsa(Backend& backend, WeightLoader& load, const
   return out;
 }
 
-}  // namespace hunch
+}

@@ -289,4 +289,4 @@ void Pass::layer_output(int layer, View<const float, 2> x) {
 
 double Pass::take_select_ms() { return std::exchange(select_ms_, 0.0); }
 
-}  // namespace hunch
+}

@@ -142,4 +142,4 @@ class Pass {
   std::atomic<uint64_t> layers_run_{0};
 };
 
-}  // namespace hunch
+}

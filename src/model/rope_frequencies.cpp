@@ -56,4 +56,4 @@ RopeFrequencies rope_frequencies(const ModelShape& shape) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -15,4 +15,4 @@ struct RopeFrequencies {
 
 RopeFrequencies rope_frequencies(const ModelShape&);
 
-}  // namespace hunch
+}

@@ -88,4 +88,4 @@ TEST(RopeFrequencies, FactorsOfTheFileDivideEachFrequency) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

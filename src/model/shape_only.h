@@ -20,4 +20,4 @@ class ShapeOnly final : public Model {
   ModelShape shape_;
 };
 
-}  // namespace hunch::test
+}

@@ -52,4 +52,4 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
   return skipped;
 }
 
-}  // namespace hunch
+}

@@ -15,4 +15,4 @@ inline constexpr int kKeptEnds = 2;  // layers at either end that a bare number 
 // left out. Errors (usage): no such form; more than the model can spare; a layer that it does not have; no layer left.
 Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers);
 
-}  // namespace hunch
+}

@@ -51,4 +51,4 @@ TEST(SkippedLayers, RefusesWhatTheModelCannotSpare) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -67,4 +67,4 @@ Headers Access::cors_headers(const HttpRequest& request, bool preflight) const {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -40,4 +40,4 @@ class Access {
 // "localhost" of "localhost:8000", "::1" of "[::1]:8000".
 std::string_view host_name(std::string_view host);
 
-}  // namespace hunch
+}

@@ -25,4 +25,4 @@ std::string answer_head(
   return out;
 }
 
-}  // namespace hunch
+}

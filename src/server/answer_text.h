@@ -14,4 +14,4 @@ enum class Framing { Length, Chunked, UntilClose };
 std::string answer_head(const HttpReply& reply, const Headers& extra, Framing framing, size_t length, bool keep_alive,
     std::time_t now = std::time(nullptr));
 
-}  // namespace hunch
+}

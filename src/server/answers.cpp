@@ -201,4 +201,4 @@ HttpReply Server::metrics_text() {
   return {.body = metrics_->text(engines, server), .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
-}  // namespace hunch
+}

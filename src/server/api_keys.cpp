@@ -42,4 +42,4 @@ bool ApiKeys::accepts(std::string_view key) const {
   return equal != 0;
 }
 
-}  // namespace hunch
+}

@@ -24,4 +24,4 @@ class ApiKeys {
   std::vector<std::array<uint8_t, 32>> digests_;
 };
 
-}  // namespace hunch
+}

@@ -375,4 +375,4 @@ void Connection::tick(Clock::time_point now) {
     refuse("slow_body", 408, "the body comes too slowly");
 }
 
-}  // namespace hunch
+}

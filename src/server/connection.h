@@ -78,4 +78,4 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Answer> exchange_;
 };
 
-}  // namespace hunch
+}

@@ -48,4 +48,4 @@ void Exposition::sample(std::string_view suffix, Labels labels, std::string_view
   fmt::format_to(std::back_inserter(out_), " {}\n", value);
 }
 
-}  // namespace hunch
+}

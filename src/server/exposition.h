@@ -42,4 +42,4 @@ class Exposition {
   std::string out_, name_;
 };
 
-}  // namespace hunch
+}

@@ -261,4 +261,4 @@ void Generating::tick(Clock::time_point now) {
   }
 }
 
-}  // namespace hunch
+}

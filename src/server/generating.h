@@ -84,4 +84,4 @@ class Generating : public std::enable_shared_from_this<Generating> {
   std::vector<Generation> generations_;
 };
 
-}  // namespace hunch
+}

@@ -52,4 +52,4 @@ std::string_view reason_phrase(int status) {
   }
 }
 
-}  // namespace hunch
+}

@@ -74,4 +74,4 @@ class HttpHandler {
   virtual bool draining() const = 0;
 };
 
-}  // namespace hunch
+}

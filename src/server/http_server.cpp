@@ -164,4 +164,4 @@ int HttpServer::num_busy() const {
   return busy;
 }
 
-}  // namespace hunch
+}

@@ -113,4 +113,4 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   return ListenSocket{fd, fmt::format("http://{}:{}", six ? "[" + name + "]" : name, bound), loopback};
 }
 
-}  // namespace hunch
+}

@@ -17,4 +17,4 @@ struct ListenSocket {
 // be seen.
 Result<ListenSocket> open_listen_socket(const std::string& host, int port);
 
-}  // namespace hunch
+}

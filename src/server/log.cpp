@@ -147,4 +147,4 @@ void Log::work() {
   }
 }
 
-}  // namespace hunch
+}

@@ -58,4 +58,4 @@ class Log {
 // One line with its end. Control characters are escaped; `time`: seconds since 1970.
 std::string log_line(double time, Log::Level level, std::string_view message, std::initializer_list<LogField> fields, bool json);
 
-}  // namespace hunch
+}

@@ -59,4 +59,4 @@ void Loop::run() {
 
 void Loop::stop() { impl_->context.stop(); }
 
-}  // namespace hunch
+}

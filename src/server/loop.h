@@ -28,4 +28,4 @@ class Loop {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace hunch
+}

@@ -17,4 +17,4 @@ struct Loop::Impl {
   std::vector<std::unique_ptr<boost::asio::signal_set>> signals;
 };
 
-}  // namespace hunch
+}

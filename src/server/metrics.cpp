@@ -284,4 +284,4 @@ void Metrics::write_server(Exposition& out, const ServerNow& server) const {
   one("process_open_fds", "gauge", "Open descriptors.", double(open_descriptors()));
 }
 
-}  // namespace hunch
+}

@@ -75,4 +75,4 @@ class Metrics {
   std::map<int, int64_t> by_status_;
 };
 
-}  // namespace hunch
+}

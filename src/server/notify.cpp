@@ -33,4 +33,4 @@ double service_manager_watchdog_seconds() {
   return double(std::atoll(period)) / 1e6;
 }
 
-}  // namespace hunch
+}

@@ -11,4 +11,4 @@ void notify_service_manager(std::string_view state);
 // Seconds between signs of life that the service manager asks for ($WATCHDOG_USEC); 0: none.
 double service_manager_watchdog_seconds();
 
-}  // namespace hunch
+}

@@ -45,4 +45,4 @@ std::string limits_text(const ServerLimits& values) {
   return out;
 }
 
-}  // namespace hunch
+}

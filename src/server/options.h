@@ -63,4 +63,4 @@ struct ServerOptions {
   ApiLimits api;
 };
 
-}  // namespace hunch
+}

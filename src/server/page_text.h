@@ -9,4 +9,4 @@ namespace hunch {
 enum class PageFile : uint8_t { Page, Style, Script };
 std::string_view page_text(PageFile file);
 
-}  // namespace hunch
+}

@@ -295,4 +295,4 @@ TEST(AnswerHead, SaysHowTheBodyEnds) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -102,4 +102,4 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
   return match;
 }
 
-}  // namespace hunch
+}

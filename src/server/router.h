@@ -37,4 +37,4 @@ struct RouteMatch {
 // `target`: as the client sent it. HEAD counts as GET.
 RouteMatch match_route(std::string_view method, std::string_view target);
 
-}  // namespace hunch
+}

@@ -198,4 +198,4 @@ void Server::dump_state() {
   }
 }
 
-}  // namespace hunch
+}

@@ -85,4 +85,4 @@ class Server final : private HttpHandler {
   std::thread thread_;
 };
 
-}  // namespace hunch
+}

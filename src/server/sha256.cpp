@@ -50,4 +50,4 @@ std::array<uint8_t, 32> sha256(std::string_view text) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -9,4 +9,4 @@ namespace hunch {
 
 std::array<uint8_t, 32> sha256(std::string_view text);
 
-}  // namespace hunch
+}

@@ -76,4 +76,4 @@ std::vector<ThreadStack> thread_stacks() {
   return out;
 }
 
-}  // namespace hunch
+}

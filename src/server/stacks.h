@@ -17,4 +17,4 @@ void prepare_thread_stacks();
 // Asks one thread after the other and waits for each at most a tenth of a second. One caller at a time.
 std::vector<ThreadStack> thread_stacks();
 
-}  // namespace hunch
+}

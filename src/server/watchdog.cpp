@@ -47,4 +47,4 @@ void Watchdog::work() {
   }
 }
 
-}  // namespace hunch
+}

@@ -58,4 +58,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-}  // namespace hunch
+}

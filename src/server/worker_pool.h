@@ -68,4 +68,4 @@ class WorkerPool {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace hunch
+}

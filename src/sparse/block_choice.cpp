@@ -97,4 +97,4 @@ void BlockMeans::score(int layer, View<const float, 2> q, bool max_of_group, int
   });
 }
 
-}  // namespace hunch
+}

@@ -54,4 +54,4 @@ class BlockMeans {
   std::vector<int64_t> done_;  // [layer] blocks made
 };
 
-}  // namespace hunch
+}

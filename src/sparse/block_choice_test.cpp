@@ -105,4 +105,4 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -124,4 +124,4 @@ size_t DraftCopy::bytes() const {
   return bytes;
 }
 
-}  // namespace hunch
+}

@@ -94,4 +94,4 @@ class CopyingPolicy : public SparsePolicy {
   DraftCopy copy_;
 };
 
-}  // namespace hunch
+}

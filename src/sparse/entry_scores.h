@@ -27,4 +27,4 @@ class EntryScores {
   Buffer memory_;
 };
 
-}  // namespace hunch
+}

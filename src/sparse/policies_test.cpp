@@ -538,4 +538,4 @@ TEST(Policies, ThatAreForAnalysisOnlySaySo) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -11,4 +11,4 @@ int64_t kept_entries(const PolicyOptions& options, int64_t valid) {
   return std::min(valid, std::max<int64_t>(options.min_tokens, wanted));
 }
 
-}  // namespace hunch
+}

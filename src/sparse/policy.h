@@ -132,4 +132,4 @@ class SparsePolicy {
 // `about` says so in its first words.
 inline bool analysis_only(const Register<SparsePolicy>::Part& part) { return part.about.starts_with("analysis only"); }
 
-}  // namespace hunch
+}

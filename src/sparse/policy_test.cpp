@@ -57,4 +57,4 @@ TEST(Selection, PutsTheTailBehindTheSelectedEntries) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

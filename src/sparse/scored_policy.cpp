@@ -253,4 +253,4 @@ void ScoredPolicy::choose(int layer, Slot slot, int64_t tail_last, View<const fl
   copy_.copy(layer, slot, tail_last, kv);
 }
 
-}  // namespace hunch
+}

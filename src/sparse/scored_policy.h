@@ -94,4 +94,4 @@ class ScoredPolicy : public CopyingPolicy {
   std::vector<SlotState> slots_;
 };
 
-}  // namespace hunch
+}

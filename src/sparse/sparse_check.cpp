@@ -290,4 +290,4 @@ std::vector<int> SparseCheck::reuse_layers() const {
 
 size_t SparseCheck::bytes() const { return means_.bytes() + lists_.bytes() + (store_ ? store_->bytes : 0); }
 
-}  // namespace hunch
+}

@@ -145,4 +145,4 @@ class SparseCheck {
   Counts counts_;
 };
 
-}  // namespace hunch
+}

@@ -235,4 +235,4 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -59,4 +59,4 @@ class Arena {
   size_t used_ = 0;
 };
 
-}  // namespace hunch
+}

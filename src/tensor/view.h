@@ -62,4 +62,4 @@ struct View {
   }
 };
 
-}  // namespace hunch
+}

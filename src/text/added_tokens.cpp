@@ -76,4 +76,4 @@ std::vector<AddedTokens::Piece> AddedTokens::split(std::string_view text, bool p
   return pieces;
 }
 
-}  // namespace hunch
+}

@@ -48,4 +48,4 @@ class AddedTokens {
   std::bitset<256> first_;          // bytes that a token starts with
 };
 
-}  // namespace hunch
+}

@@ -269,4 +269,4 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   for (int32_t at = 0; at >= 0; at = symbols[size_t(at)].next) out.push_back(symbols[size_t(at)].id);
 }
 
-}  // namespace hunch
+}

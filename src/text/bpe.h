@@ -80,4 +80,4 @@ class Bpe {
   std::string scratch_;  // of add_merge
 };
 
-}  // namespace hunch
+}

@@ -83,4 +83,4 @@ TEST(ByteAlphabet, SpellsEachByteAsOneCharacterAndBack) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

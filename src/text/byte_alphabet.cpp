@@ -56,4 +56,4 @@ std::string spell_bytes(std::string_view bytes) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -12,4 +12,4 @@ bool append_spelt_bytes(std::string_view spelling, std::string& out);
 // The spelling of bytes.
 std::string spell_bytes(std::string_view bytes);
 
-}  // namespace hunch
+}

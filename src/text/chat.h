@@ -10,4 +10,4 @@ struct ChatTurn {
   std::string content;
 };
 
-}  // namespace hunch
+}

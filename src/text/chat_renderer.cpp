@@ -110,4 +110,4 @@ Result<std::vector<int32_t>> encode_rendered(const Tokenizer& tokenizer, const R
   return tokenizer.encode(rendered.text, {.parse_special = true, .add_bos = false, .special_in = &rendered.trusted});
 }
 
-}  // namespace hunch
+}

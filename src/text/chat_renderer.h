@@ -64,4 +64,4 @@ class ChatRenderer {
 // Ids of a rendered text: special tokens inside of its trusted ranges only, and no BOS but the template's own.
 Result<std::vector<int32_t>> encode_rendered(const Tokenizer& tokenizer, const RenderedChat& rendered);
 
-}  // namespace hunch
+}

@@ -115,4 +115,4 @@ TEST(TemplateKwargs, ReservedNamesDepthAndSizeAreRefused) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

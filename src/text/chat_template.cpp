@@ -129,4 +129,4 @@ Result<RenderedChat> ChatTemplate::render(const Json& variables, std::span<const
   return rendered;
 }
 
-}  // namespace hunch
+}

@@ -53,4 +53,4 @@ class ChatTemplate {
   std::unique_ptr<Compiled> compiled_;
 };
 
-}  // namespace hunch
+}

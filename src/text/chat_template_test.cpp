@@ -203,4 +203,4 @@ TEST(ChatTemplate, TextsThatAreNotUtf8AreRefused) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

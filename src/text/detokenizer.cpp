@@ -43,4 +43,4 @@ std::string detokenize(const Tokenizer& tokenizer, std::span<const int32_t> ids,
   return out += stream.flush();
 }
 
-}  // namespace hunch
+}

@@ -35,4 +35,4 @@ class Detokenizer {
 // All of it at once.
 std::string detokenize(const Tokenizer& tokenizer, std::span<const int32_t> ids, bool skip_special = true);
 
-}  // namespace hunch
+}

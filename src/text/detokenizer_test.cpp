@@ -76,4 +76,4 @@ TEST_F(DetokenizerTest, FlushStartsAnew) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -24,4 +24,4 @@ std::string excerpt(std::string_view text, size_t characters) {
   return out + (text.empty() ? "\"" : "...\"");
 }
 
-}  // namespace hunch
+}

@@ -10,4 +10,4 @@ namespace hunch {
 // "text" in double quotes: at most `characters` of it, then "..."; control characters and broken UTF-8 as \n, \t or \xNN.
 std::string excerpt(std::string_view text, size_t characters = 60);
 
-}  // namespace hunch
+}

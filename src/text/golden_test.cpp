@@ -81,4 +81,4 @@ INSTANTIATE_TEST_SUITE_P(
     Tokenizers, Golden, testing::Values("llama3", "gpt2", "qwen2", "wren"), [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace hunch
+}

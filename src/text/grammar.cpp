@@ -12,10 +12,12 @@
 #include <bit>
 #include <chrono>
 #include <condition_variable>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "text/excerpt.h"
 #include "text/grammar_check.h"
 #include "text/grammar_language.h"
 #include "text/json_guard.h"
@@ -120,6 +122,9 @@ xgrammar::CompiledGrammar compile_now(xgrammar::GrammarCompiler& compiler, const
   return schema(R"({"type": "object"})", false);
 }
 
+// The schema of one string.
+std::string string_of(const std::string& pattern) { return nlohmann::json{{"type", "string"}, {"pattern", pattern}}.dump(); }
+
 // One line of what the library says, without its own checks' wording.
 std::string first_line(std::string text) {
   if (const size_t at = text.find(" is false: "); at != std::string::npos) text.erase(0, at + 11);
@@ -150,7 +155,8 @@ struct GrammarCompiler::Job {
   std::shared_ptr<const CompiledGrammar> grammar;
   std::string error;
 
-  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, int64_t vocab, const std::vector<int32_t>& end_ids) {
+  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, const std::set<std::string>& patterns, int64_t vocab,
+      const std::vector<int32_t>& end_ids) {
     std::shared_ptr<const CompiledGrammar> made;
     std::string failed;
     xgrammar::first_warning.clear();
@@ -158,6 +164,12 @@ struct GrammarCompiler::Job {
       xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
       const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
       auto compiled = compile_now(compiler, wanted);
+      for (const std::string& pattern : patterns)
+        if (leaves_string(xgrammar::Grammar::FromJSONSchema(string_of(pattern)).ToString()))
+          failed = fmt::format(
+              "the pattern {} may give a raw quotation mark, backslash or control character, which no JSON string "
+              "has; leave them out, as by [^\"\\\\] in place of .",
+              excerpt(pattern));
       if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
       made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
@@ -226,8 +238,9 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
       return it->grammar;
     }
   }
-  HUNCH_OK(check_structured(wanted));
-  HUNCH_TRY(auto grammar, compile_within_limits(wanted));
+  std::set<std::string> patterns;
+  HUNCH_OK(check_structured(wanted, &patterns));
+  HUNCH_TRY(auto grammar, compile_within_limits(wanted, patterns));
   const char* name = name_of(wanted.kind);
   if (grammar->bytes() > limits_.grammar_bytes)
     return usage_error(fmt::format("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name,
@@ -237,7 +250,8 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
 }
 
 // Nothing can stop a compilation, so one past its time goes on alone. While that is so of several, no others are begun.
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_limits(const StructuredOutput& wanted) {
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_limits(
+    const StructuredOutput& wanted, const std::set<std::string>& patterns) {
   const char* name = name_of(wanted.kind);
   {
     const std::lock_guard lock(mutex_);
@@ -250,8 +264,9 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_l
       return Error{"grammar_busy: compilations that were too complex are still being given up: try again in some seconds"};
   }
   const auto job = std::make_shared<Job>();
-  std::thread worker(
-      [job, vocabulary = vocabulary_, wanted, vocab = vocab_, ends = end_ids_] { job->run(*vocabulary, wanted, vocab, ends); });
+  std::thread worker([job, vocabulary = vocabulary_, wanted, patterns, vocab = vocab_, ends = end_ids_] {
+    job->run(*vocabulary, wanted, patterns, vocab, ends);
+  });
   if (!job->wait(worker, limits_.seconds)) {
     const std::lock_guard lock(mutex_);
     stragglers_.push_back({job, std::move(worker)});
@@ -420,4 +435,4 @@ std::string GrammarState::forced(size_t most_bytes) {
   return out;
 }
 
-}  // namespace hunch
+}

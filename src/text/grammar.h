@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -69,7 +70,8 @@ class GrammarCompiler {
     std::string key;
     std::shared_ptr<const CompiledGrammar> grammar;
   };
-  Result<std::shared_ptr<const CompiledGrammar>> compile_within_limits(const StructuredOutput&);
+  Result<std::shared_ptr<const CompiledGrammar>> compile_within_limits(
+      const StructuredOutput&, const std::set<std::string>& patterns);
   void keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>&);
 
   int64_t vocab_;
@@ -114,4 +116,4 @@ class GrammarState {
   int64_t taken_ = 0, ends_ = 0;  // ends_: how many of them are end ids
 };
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ void GrammarState::fill_mask(std::span<uint32_t> words) { HUNCH_CHECK(words.size
 bool GrammarState::complete() const { return false; }
 std::string GrammarState::forced(size_t) { return {}; }
 
-}  // namespace hunch
+}

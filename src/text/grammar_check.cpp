@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json_depth.h"
+#include "text/excerpt.h"
 #include "text/unicode.h"
 
 namespace hunch {
@@ -24,6 +25,12 @@ constexpr std::array kUnsupported = {"not", "if", "then", "else", "dependentRequ
     "maxContains", "dependentSchemas", "uniqueItems", "$dynamicRef", "$recursiveRef"};
 // The automaton looks at the first of these that it finds and at nothing beside it.
 constexpr std::array kLeading = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
+// It tells the type by these where none is said.
+constexpr std::array kTelling = {
+    "type", "properties", "additionalProperties", "unevaluatedProperties", "items", "prefixItems", "unevaluatedItems"};
+// Formats of the standard; others, as of OpenAPI, say nothing about the text.
+constexpr std::array kUnsupportedFormats = {
+    "json-pointer", "relative-json-pointer", "regex", "idn-email", "idn-hostname", "iri", "iri-reference"};
 constexpr std::array kConstraints = {"type", "properties", "required", "additionalProperties", "patternProperties",
     "propertyNames", "minProperties", "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "maxProperties",
     "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
@@ -38,7 +45,7 @@ Error refuse(std::string_view where, const std::string& why) {
 
 class SchemaCheck {
  public:
-  explicit SchemaCheck(element root) : root_(root) {}
+  SchemaCheck(element root, std::set<std::string>* patterns) : root_(root), patterns_(patterns) {}
 
   Status check(element schema, const std::string& where) {
     if (++values_ > kMaxSchemaValues)
@@ -48,6 +55,7 @@ class SchemaCheck {
     if (schema.get(members) != SUCCESS) return refuse(where, "a schema must be an object, true or false");
     HUNCH_OK(check_supported(members, where));
     HUNCH_OK(check_leading(members, where));
+    HUNCH_OK(check_names(members, where));
     HUNCH_OK(check_sizes(members, where));
     HUNCH_OK(check_reference(schema, where));
     for (const auto [key, value] : members) HUNCH_OK(check_below(key, value, where + "/" + std::string(key)));
@@ -74,6 +82,36 @@ class SchemaCheck {
       if (members["type"].get(type) != SUCCESS || type != "integer")
         return refuse(where, "'multipleOf' is supported for type integer only");
     }
+    if (std::string_view format; members["format"].get(format) == SUCCESS)
+      for (const char* name : kUnsupportedFormats)
+        if (format == name) return refuse(where, fmt::format("format '{}' is not supported; say it by a 'pattern'", name));
+    return {};
+  }
+
+  // Names that an object must or may have. The automaton spells out `properties` and drops what is required beside them; of other
+  // names it knows nothing but their form, not even which it has taken already.
+  static Status check_names(object members, const std::string& where) {
+    object properties;
+    const bool named = members["properties"].get(properties) == SUCCESS && properties.size() > 0;
+    if (array required; members["required"].get(required) == SUCCESS)
+      for (const element name : required)
+        if (std::string_view text; name.get(text) == SUCCESS && (!named || properties[text].error() != SUCCESS))
+          return refuse(where, fmt::format("'required' names {}, which is not among 'properties'; add it there", excerpt(text)));
+    const auto open = [&](const char* key) {
+      element value;
+      return members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value));
+    };
+    const bool others = open("additionalProperties") || open("unevaluatedProperties");
+    object by_pattern;
+    const bool patterns = members["patternProperties"].get(by_pattern) == SUCCESS;
+    const bool formed = has(members, "propertyNames");
+    if (patterns && (named || others || formed || by_pattern.size() > 1))
+      return refuse(where, "'patternProperties' of one expression, with no names beside them, are supported; use 'properties'");
+    if (formed && named)
+      return refuse(where, "'propertyNames' beside 'properties' is not supported; leave out the names that do not fit");
+    if (int64_t least = 0; members["minProperties"].get(least) == SUCCESS && least > 1 &&
+        (others || patterns || formed || !has(members, "properties")))
+      return refuse(where, "'minProperties' above 1 is supported for named 'properties' only");
     return {};
   }
 
@@ -84,7 +122,13 @@ class SchemaCheck {
         if (leading) return refuse(where, fmt::format("'{}' beside '{}' is not supported; use one of them", key, leading));
         leading = key;
       }
-    if (!leading) return {};
+    if (!leading) {
+      for (const char* key : kTelling)
+        if (has(members, key)) return {};
+      for (const char* key : kConstraints)
+        if (has(members, key)) return refuse(where, fmt::format("'{}' without a 'type' is not supported; say the type", key));
+      return {};
+    }
     if (element all; members["allOf"].get(all) == SUCCESS) {
       array parts;
       if (all.get(parts) == SUCCESS && parts.size() != 1)
@@ -109,7 +153,18 @@ class SchemaCheck {
     return type == "object" && value.is_object();
   }
 
+  // Numbers that would come out rounded.
+  static bool has_large(element value) {
+    if (object members; value.get(members) == SUCCESS)
+      return std::any_of(members.begin(), members.end(), [](const auto& member) { return has_large(member.value); });
+    if (array values; value.get(values) == SUCCESS) return std::any_of(values.begin(), values.end(), has_large);
+    return value.is_uint64() && !value.is_int64();
+  }
+
   static Status check_listed(object members, const std::string& where) {
+    for (const char* key : {"const", "enum"})
+      if (element value; members[key].get(value) == SUCCESS && has_large(value))
+        return refuse(where, fmt::format("'{}' has a whole number above 9223372036854775807; make it a string", key));
     element type;
     if (members["type"].get(type) != SUCCESS) return {};
     const auto allowed = [&](element value) {
@@ -144,8 +199,13 @@ class SchemaCheck {
       if (enumerated_ > kMaxEnumValues)
         return refuse(where, fmt::format("schema_too_complex: more than {} enumerated values", kMaxEnumValues));
     }
-    if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_repetitions("pattern", pattern);
+    if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_pattern("pattern", pattern);
     return {};
+  }
+
+  Status check_pattern(std::string_view key, std::string_view pattern) {
+    if (patterns_) patterns_->emplace(pattern);
+    return check_repetitions(key, pattern);
   }
 
   Result<element> resolve(element reference, const std::string& where) const {
@@ -175,7 +235,7 @@ class SchemaCheck {
       object members;
       if (value.get(members) != SUCCESS) return refuse(where, "must be an object of schemas");
       for (const auto [name, schema] : members) {
-        if (key == "patternProperties") HUNCH_OK(check_repetitions("patternProperties", name));
+        if (key == "patternProperties") HUNCH_OK(check_pattern(key, name));
         HUNCH_OK(check(schema, where + "/" + std::string(name)));
       }
     } else if (array schemas; (among(kLists) || key == "items") && value.get(schemas) == SUCCESS) {
@@ -190,10 +250,11 @@ class SchemaCheck {
   }
 
   element root_;
+  std::set<std::string>* patterns_;
   int64_t values_ = 0, enumerated_ = 0;
 };
 
-Status check_schema(const std::string& text) {
+Status check_schema(const std::string& text, std::set<std::string>* patterns) {
   if (nested_deeper_than(text, kMaxSchemaDepth))
     return usage_error(fmt::format("json_schema: schema_too_complex: values nested deeper than {}", kMaxSchemaDepth));
   simdjson::dom::parser parser;
@@ -201,7 +262,7 @@ Status check_schema(const std::string& text) {
   if (const auto error = parser.parse(text).get(root); error != SUCCESS)
     return usage_error(fmt::format("json_schema: not valid JSON: {}", simdjson::error_message(error)));
   if (root.is_bool() && !bool(root)) return usage_error("json_schema: the schema false allows no output at all");
-  return SchemaCheck(root).check(root, "");
+  return SchemaCheck(root, patterns).check(root, "");
 }
 
 // The number behind `at`, or -1; moves `at` past it.
@@ -275,7 +336,7 @@ Status check_repetitions(std::string_view what, std::string_view pattern) {
   return what == "grammar" ? Status{} : check_anchors(pattern);
 }
 
-Status check_structured(const StructuredOutput& wanted) {
+Status check_structured(const StructuredOutput& wanted, std::set<std::string>* patterns) {
   using Kind = StructuredOutput::Kind;
   const char* name = wanted.kind == Kind::JsonSchema ? "json_schema" : wanted.kind == Kind::Regex ? "regex" : "grammar";
   const bool has_text = wanted.kind == Kind::JsonSchema || wanted.kind == Kind::Regex || wanted.kind == Kind::Grammar;
@@ -289,7 +350,7 @@ Status check_structured(const StructuredOutput& wanted) {
     if (wanted.text.find('\0') != std::string::npos) return usage_error(fmt::format("{} has a NUL byte", name));
   }
   switch (wanted.kind) {
-    case Kind::JsonSchema: return check_schema(wanted.text);
+    case Kind::JsonSchema: return check_schema(wanted.text, patterns);
     case Kind::Regex:
     case Kind::Grammar: return check_repetitions(name, wanted.text);
     case Kind::Choice: {
@@ -316,4 +377,4 @@ Status check_structured(const StructuredOutput& wanted) {
   return usage_error("unknown kind of structured output");
 }
 
-}  // namespace hunch
+}

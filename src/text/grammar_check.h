@@ -2,6 +2,7 @@
 // could not be kept to the letter. So a hostile schema costs a scan of its bytes, and nothing is silently left out.
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -17,10 +18,11 @@ inline constexpr int64_t kMaxEnumValues = 4096;        // all enums of a schema 
 inline constexpr int64_t kMaxRepetitions = 10000;      // product of nested counted repetitions; lengths and item counts
 inline constexpr size_t kMaxChoices = 4096;
 
-// Errors are usage errors that name the kind, the place and what is allowed.
-Status check_structured(const StructuredOutput&);
+// Errors are usage errors that name the kind, the place and what is allowed. `patterns` gets the expressions that a schema asks
+// of its strings and names.
+Status check_structured(const StructuredOutput&, std::set<std::string>* patterns = nullptr);
 
 // Counted repetitions of a regular expression or a grammar, nested ones multiplied: {1,999} around {1,999} is a million copies.
 Status check_repetitions(std::string_view what, std::string_view pattern);
 
-}  // namespace hunch
+}

@@ -1,5 +1,5 @@
-// Whether a grammar has any output at all. One whose rules only lead to each other (a schema that requires itself) accepts token
-// after token and never comes to an end.
+// What can be said of a grammar as xgrammar prints it: whether it has any output at all (one whose rules only lead to each other,
+// as of a schema that requires itself, accepts token after token and never comes to an end), and whether strings stay strings.
 #pragma once
 
 #include <string_view>
@@ -10,4 +10,8 @@ namespace hunch {
 // body (a look-ahead) does not matter. What it cannot read counts as having an output.
 bool has_output(std::string_view rules);
 
-}  // namespace hunch
+// `rules`: of the schema of one string with a pattern. Whether its text may have a raw quotation mark or backslash, which would
+// end the string for a reader of JSON, or a control character where nothing else may stand.
+bool leaves_string(std::string_view rules);
+
+}

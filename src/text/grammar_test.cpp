@@ -179,12 +179,44 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
           R"({"type": "number", "multipleOf": 0.1})", R"({"type": "integer", "multipleOf": 7, "minimum": 3})",
           R"({"type": "string", "pattern": "a+", "maxLength": 3})", R"({"allOf": [{"type": "string"}, {"maxLength": 2}]})",
           R"({"anyOf": [{"type": "string"}], "maxLength": 2})", R"({"oneOf": [{"type": "string"}, {"type": "string"}]})",
-          R"({"type": "string", "enum": ["a", 1]})", R"({"properties": {"a": {"items": {"not": {}}}}})"});
+          R"({"type": "string", "enum": ["a", 1]})", R"({"properties": {"a": {"items": {"not": {}}}}})", R"({"minimum": 5})",
+          R"({"items": {"required": ["a"]}})", R"({"type": "string", "format": "json-pointer"})",
+          R"({"enum": [{"a": [18446744073709551615]}]})", R"({"type": "object", "required": ["q"]})",
+          R"({"properties": {"a": {}}, "required": ["a", "q"], "additionalProperties": true})",
+          R"({"type": "object", "minProperties": 2})",
+          R"({"properties": {"a": {}}, "additionalProperties": {}, "minProperties": 2})",
+          R"({"properties": {"a": {}}, "propertyNames": {"enum": ["b"]}})",
+          R"({"type": "object", "patternProperties": {"^a+$": {}}, "properties": {"aa": {}}})",
+          R"({"type": "object", "patternProperties": {"^a+$": {}}, "additionalProperties": {}})",
+          R"({"type": "object", "patternProperties": {"^a.*$": {}, "^.*b$": {}}})"});
+  EXPECT_EQ(
+      error(Kind::JsonSchema, R"({"properties": {"a": {}, "b": {"type": "integer", "format": "int32"}}, "minProperties": 2})"),
+      "");
   expect_refused(Kind::Regex, {"a(?=b)b", "(a)\\1", "a$b"});
   EXPECT_EQ(error(Kind::Regex, "^a[$^]\\$$"), "");
   // Examples are data, not schemas.
   EXPECT_EQ(
       error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"), "");
+}
+
+// A raw quotation mark ends a string for whoever reads it: an expression that asks for one, or that only an automaton of few
+// states keeps from it, is refused.
+TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
+  const auto of = [](std::string_view pattern) {
+    std::string escaped;
+    for (const char c : pattern) escaped += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+    return std::vector<std::string>{fmt::format(R"({{"type": "string", "pattern": "{}"}})", escaped),
+        fmt::format(R"({{"type": "object", "patternProperties": {{"{}": {{}}}}}})", escaped)};
+  };
+  for (const char* pattern :
+      {"^a\"b$", "[\"]", "a\\x22", "\\u005c", "^\\cJ$", "é.", "é\\S", "é[^a]", "é[ -~]", "(.{1,100}){1,100}"})
+    expect_refused(Kind::JsonSchema, of(pattern));
+  for (const char* pattern : {".", "\\S+", "[^a]", "[\"a]", "^é[^\"\\\\]$", "[а-яё]{2}", "é[!#-\\[]\\w"})
+    for (const std::string& schema : of(pattern)) EXPECT_EQ(error(Kind::JsonSchema, schema), "") << schema;
+  const std::string email = R"({"type": "string", "format": "email"})";
+  EXPECT_TRUE(takes(Kind::JsonSchema, email, R"("\"\n\\\"@ab.cd")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, email, R"("\"\a\"@ab.cd")"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, email, R"("\"\u00g0\"@ab.cd")"));
 }
 
 TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
@@ -265,4 +297,4 @@ TEST_F(Grammars, AreNotMixedUp) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

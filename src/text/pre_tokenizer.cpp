@@ -145,4 +145,4 @@ Result<size_t> PreTokenizer::Cutter::next(std::string_view text, size_t begin) {
   return size_t(state_->ends[1]);
 }
 
-}  // namespace hunch
+}

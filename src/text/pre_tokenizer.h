@@ -56,4 +56,4 @@ class PreTokenizer {
   std::unique_ptr<Code> code_;
 };
 
-}  // namespace hunch
+}

@@ -43,4 +43,4 @@ TEST(PreTokenizer, CutsAsO200kDoes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

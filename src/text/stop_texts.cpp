@@ -60,4 +60,4 @@ void StopTexts::flush(std::string& out) {
   for (Stop& stop : stops_) stop.matched = 0;
 }
 
-}  // namespace hunch
+}

@@ -40,4 +40,4 @@ class StopTexts {
   int found_ = -1;
 };
 
-}  // namespace hunch
+}

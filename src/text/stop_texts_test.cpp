@@ -109,4 +109,4 @@ TEST(StopTexts, GiveOutWholeCharacters) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -86,4 +86,4 @@ struct GgufCopy {
   }
 };
 
-}  // namespace hunch::test
+}

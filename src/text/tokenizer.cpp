@@ -192,4 +192,4 @@ Result<Tokenizer> TokenizerParts::assemble() && {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ class Tokenizer {
   std::vector<int32_t> eos_ids_;
 };
 
-}  // namespace hunch
+}

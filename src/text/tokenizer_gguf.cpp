@@ -82,4 +82,4 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
   return tokenizer;
 }
 
-}  // namespace hunch
+}

@@ -311,4 +311,4 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::str
   return tokenizer;
 }
 
-}  // namespace hunch
+}

@@ -23,4 +23,4 @@ struct TokenizerParts {
   Result<Tokenizer> assemble() &&;
 };
 
-}  // namespace hunch
+}

@@ -229,4 +229,4 @@ TEST(Tokenizer, WorksAfterBeingMoved) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -188,4 +188,4 @@ size_t white_space_at_start(std::string_view text) {
   return at;
 }
 
-}  // namespace hunch
+}

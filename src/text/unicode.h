@@ -36,4 +36,4 @@ bool starts_with_word(std::string_view text);
 size_t white_space_at_end(std::string_view text);  // bytes of white space
 size_t white_space_at_start(std::string_view text);
 
-}  // namespace hunch
+}

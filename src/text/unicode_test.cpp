@@ -79,4 +79,4 @@ TEST(Excerpt, IsShortValidAndOnOneLine) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -122,4 +122,4 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

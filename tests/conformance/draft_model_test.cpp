@@ -197,4 +197,4 @@ TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

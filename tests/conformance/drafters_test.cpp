@@ -209,4 +209,4 @@ TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

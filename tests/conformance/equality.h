@@ -59,4 +59,4 @@ class Equality {
 inline constexpr int kGammas[] = {1, 2, 4, 7, 15};
 inline constexpr double kRatios[] = {0.01, 0.03, 0.07, 0.3, 1.0};
 
-}  // namespace hunch::test
+}

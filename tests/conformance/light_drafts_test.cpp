@@ -188,4 +188,4 @@ TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -177,4 +177,4 @@ inline void expect_entries_of_a_chain(
   }
 }
 
-}  // namespace hunch::test
+}

@@ -79,4 +79,4 @@ TEST(Methods, GiveThePlainOutputsInACrowdWithFarTooFewPages) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -292,4 +292,4 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

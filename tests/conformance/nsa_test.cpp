@@ -159,4 +159,4 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

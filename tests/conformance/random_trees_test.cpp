@@ -106,4 +106,4 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -97,4 +97,4 @@ inline Request drafting(std::vector<int32_t> prompt, int new_tokens, int gamma, 
   return out;
 }
 
-}  // namespace hunch::test
+}

@@ -86,4 +86,4 @@ TEST(RowInvariance, HoldsForTheShippedModelAtFourThousandTokens) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

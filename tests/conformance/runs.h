@@ -56,4 +56,4 @@ void expect_refusal(const Outcome& outcome, const std::string& words, const std:
   EXPECT_NE(outcome.error().message.find(words), std::string::npos) << outcome.error().message;
 }
 
-}  // namespace hunch::test
+}

@@ -75,4 +75,4 @@ TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -81,4 +81,4 @@ TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -52,4 +52,4 @@ TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

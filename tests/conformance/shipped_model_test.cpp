@@ -124,4 +124,4 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -89,4 +89,4 @@ TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

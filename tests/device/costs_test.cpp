@@ -45,4 +45,4 @@ TEST(LateDevice, WhatNewKernelsTakeIsNotWhatGuessesCost) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

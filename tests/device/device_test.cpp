@@ -440,4 +440,4 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -67,4 +67,4 @@ TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

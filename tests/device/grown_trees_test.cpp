@@ -164,4 +164,4 @@ TEST(LateDevice, GrowsTheTreesOfTheReferenceNodeByNode) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

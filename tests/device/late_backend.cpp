@@ -185,4 +185,4 @@ const Register<Backend> late{"late", "tests: the reference under a device's cont
 namespace test {
 void lose_late_device(Backend& late, int64_t after_waits) { static_cast<LateBackend&>(late).waits_left = after_waits; }
 }  // namespace test
-}  // namespace hunch
+}

@@ -11,4 +11,4 @@ namespace hunch::test {
 // backend `late`.
 void lose_late_device(Backend& late, int64_t after_waits);
 
-}  // namespace hunch::test
+}

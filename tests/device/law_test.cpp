@@ -87,4 +87,4 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

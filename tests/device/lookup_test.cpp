@@ -25,4 +25,4 @@ TEST(DeviceLookUp, FindsWhatALongPromptHoldsOnceItIsIndexed) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

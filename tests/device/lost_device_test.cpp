@@ -125,4 +125,4 @@ TEST(LostDevice, ShowsInTheStatusOfARunOfTokens) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ inline void expect_near(
   EXPECT_LT(sum / double(a.size()), mean) << what;
 }
 
-}  // namespace hunch::test
+}

@@ -133,4 +133,4 @@ TEST(LateNsa, ContextsThatADeviceCannotReadAreRefused) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

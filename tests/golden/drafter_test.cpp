@@ -157,4 +157,4 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -79,4 +79,4 @@ TEST_P(EchoDrafters, GuessInTheMiddleOfDecodingAsTheyDoBehindAPrompt) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

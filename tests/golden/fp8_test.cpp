@@ -191,4 +191,4 @@ TEST_F(Fp8Model, SpeculatesWithCoarserCopiesOfItsWeights) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -158,4 +158,4 @@ TEST(ShippedModel, AgreesWithTheGoldenOfItsOriginalWithinTheRoundingOfItsWeights
 }
 
 }  // namespace
-}  // namespace hunch
+}

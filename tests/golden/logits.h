@@ -37,4 +37,4 @@ inline std::map<int64_t, std::vector<float>> logits_of(
   return out;
 }
 
-}  // namespace hunch::test
+}

@@ -45,4 +45,4 @@ TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -96,4 +96,4 @@ INSTANTIATE_TEST_SUITE_P(All, DrafterTrees,
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace hunch
+}

@@ -204,4 +204,4 @@ inline void expect_law(const Outcome& run, const std::array<double, kCells>& joi
   EXPECT_LT(statistic, df * std::pow(1 - a + z * std::sqrt(a), 3)) << df << " degrees of freedom";
 }
 
-}  // namespace hunch::law
+}

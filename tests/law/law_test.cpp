@@ -182,4 +182,4 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -162,4 +162,4 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -165,4 +165,4 @@ TEST(Poison, ChangesNothingForTheShippedModel) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

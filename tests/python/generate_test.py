@@ -64,6 +64,9 @@ class Generate(ShippedModel):
     self.assertEqual([o.index for o in first.outputs], [0, 1, 2])
     self.assertEqual(len(set(map(tuple, tokens))), 3)
     self.assertEqual(tokens, [o.token_ids for o in again.outputs])
+    [drawn] = self.llm.generate(PROMPT, SamplingParams(n=2, max_tokens=8))
+    [same] = self.llm.generate(PROMPT, SamplingParams(n=2, seed=drawn.metrics.seed, max_tokens=8))
+    self.assertEqual(same.outputs, drawn.outputs)
 
   def test_logprobs_are_dictionaries_and_arrays_of_the_same_values(self):
     [out] = self.llm.generate(PROMPT, greedy(6, logprobs=3, prompt_logprobs=2))
@@ -152,12 +155,17 @@ class Generate(ShippedModel):
   def test_what_cannot_be_is_a_value_error_in_the_engines_words(self):
     for params, words in (({"top_p": 2}, "top-p is 2"), ({"temperature": -1}, "temperature"),
         ({"logprobs": 10 ** 6}, "logprobs is"), ({"presence_penalty": 9}, "presence_penalty is 9"),
-        ({"stop": "x" * 5000}, "stop: text 0"), ({"logit_bias": {10 ** 8: 1}}, "logit_bias has token id")):
+        ({"stop": "x" * 5000}, "stop: text 0"), ({"logit_bias": {10 ** 8: 1}}, "logit_bias has token id"),
+        ({"structured_outputs": {"choice": "yes"}}, "choice must be a list of strings")):
       with self.assertRaisesRegex(ValueError, words, msg=params):
         self.llm.generate(PROMPT, SamplingParams(**params))
-    for prompt in ("", "\ud800", {"text": "x"}, {"prompt_token_ids": []}, [None], [10 ** 8], [[0.5]], "x" * 20000):
+    for prompt in ("", "\ud800", {"text": "x"}, {"prompt_token_ids": []}, b"x", {"prompt": "x", "multi_modal_data": {}}, [None], [10 ** 8], [[0.5]], "x" * 20000):
       with self.assertRaises(ValueError, msg=repr(prompt)[:40]):
         self.llm.generate(prompt, GREEDY)
+    with self.assertRaisesRegex(ValueError, "sampling_params must be"):
+      self.llm.generate(PROMPT, {"max_tokens": 4})
+    with self.assertRaisesRegex(ValueError, "not JSON compliant"):
+      self.llm.chat([{"role": "user", "content": "x", "weight": float("nan")}])
     with self.assertRaisesRegex(ValueError, 'speculative_config: unknown key "num_spec_tokens"'):
       self.llm.generate(PROMPT, GREEDY, speculative_config={"method": "self", "num_spec_tokens": 4})
     with self.assertRaisesRegex(ValueError, "the prompt has 2000 tokens, the context holds 1024"):
@@ -177,7 +185,7 @@ class Generate(ShippedModel):
 class Arguments(unittest.TestCase):
   def test_sampling_params_are_checked_when_they_are_made(self):
     for wrong in ({"n": 0}, {"n": 1.5}, {"max_tokens": 0}, {"min_tokens": 20}, {"temperature": "hot"}, {"top_k": -2},
-        {"seed": -1}, {"logprobs": -1}, {"include_stop_str_in_output": True},
+        {"seed": -1}, {"logprobs": -1}, {"top_k": 1 << 40}, {"include_stop_str_in_output": True},
         {"structured_outputs": {"regex": "a", "choice": ["b"]}}, {"structured_outputs": {"schema": "a"}}):
       with self.assertRaises(ValueError, msg=wrong):
         SamplingParams(**wrong)
@@ -186,7 +194,8 @@ class Arguments(unittest.TestCase):
     for wrong, words in (({"tensor_parallel_size": 2}, "it must be 1"), ({"quantization": "awq"}, "hunch quantize"),
         ({"gpu_memory_utilization": 2}, "at most 1"),
         ({"speculative_config": {"method": "medusa2"}}, "medusa2"), ({"max_model_len": 0}, "at least 1"),
-        ({"speculative_config": "self"}, "dictionary")):
+        ({"speculative_config": "self"}, "dictionary"), ({"threads": 100000}, "1 to 1024"), ({"seed": -1}, "seed is -1"),
+        ({"max_num_seqs": 1 << 40}, "max_num_seqs is")):
       with self.assertRaisesRegex(ValueError, words, msg=wrong):
         LLM(model=MODEL, **wrong)
     with self.assertRaisesRegex(TypeError, "did you mean max_model_len"):
@@ -201,7 +210,10 @@ class Arguments(unittest.TestCase):
     for _ in range(2):
       with LLM(MODEL, max_model_len=256, enforce_eager=True, tensor_parallel_size=1, gpu_memory_utilization=0.9, seed=1,
           trust_remote_code=False) as llm:
-        texts.append([o.outputs[0].text for o in llm.generate(PROMPTS, SamplingParams(max_tokens=8))])
+        params = [SamplingParams(max_tokens=8), SamplingParams(max_tokens=8, seed=9), SamplingParams(max_tokens=8)]
+        outputs = llm.generate(PROMPTS, params)
+        self.assertEqual([o.metrics.seed for o in outputs], [1, 9, 2])
+        texts.append([o.outputs[0].text for o in outputs])
       with self.assertRaisesRegex(RuntimeError, "closed"):
         llm.generate(PROMPT)
       llm.close()

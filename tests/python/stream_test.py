@@ -62,6 +62,8 @@ class Streams(ShippedModel):
     whole = self.one(params=params)
     rows = [row for s in self.llm.stream(PROMPT, params) for row in s.outputs[0].logprobs]
     self.assertEqual(rows, whole.logprobs)
+    *_, before, last = self.llm.stream(PROMPT, greedy(8, logprobs=2))
+    self.assertAlmostEqual(before.outputs[0].cumulative_logprob, last.outputs[0].cumulative_logprob, 6)
 
   def test_a_stream_that_is_left_is_cancelled(self):
     aborted = self.llm.get_metrics().requests_aborted

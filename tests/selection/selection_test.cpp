@@ -261,4 +261,4 @@ TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -282,4 +282,4 @@ TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -130,4 +130,4 @@ inline std::vector<std::string> schemas(int count) {
   return out;
 }
 
-}  // namespace hunch::test
+}

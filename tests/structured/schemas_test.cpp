@@ -103,4 +103,4 @@ TEST_F(Schemas, AreKeptUnderRuleRatio) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

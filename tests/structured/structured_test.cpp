@@ -196,4 +196,4 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

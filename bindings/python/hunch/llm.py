@@ -8,6 +8,7 @@ import itertools
 import json
 import numbers
 import os
+import secrets
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -72,12 +73,15 @@ class LLM:
       raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization}; it must be above 0 and at most 1")
     if max_model_len is not None and max_model_len < 1:
       raise ValueError(f"max_model_len is {max_model_len}; it must be at least 1, or None for the model's own")
+    if seed is not None and not 0 <= seed < 1 << 64:
+      raise ValueError(f"seed is {seed}; it must be in 0..{(1 << 64) - 1}, or None")
     if dtype != "auto":
       warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
     for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
         ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
-      if value is not None and (not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name} is {value!r}; it must be at least 1")
+      most = (1 << (63 if name.endswith("bytes") else 31)) - 1
+      if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
+        raise ValueError(f"{name} is {value!r}; it must be in 1..{most}")
     options = _hunch.EngineOptions()
     options.model = os.fspath(model)
     options.device = device
@@ -97,7 +101,7 @@ class LLM:
     self._closing = weakref.finalize(self, self._engine.close)
     self._speculation = self._engine.speculation(config)
     self._request_ids = itertools.count()
-    self._seeds = None if seed is None else itertools.count(seed)
+    self._seeds = None if seed is None else (i % (1 << 64) for i in itertools.count(seed))
     self._tokenizer = Tokenizer(self._engine)
 
   def generate(self, prompts: Prompt | Iterable[Prompt],
@@ -125,8 +129,8 @@ class LLM:
       conversations = [conversations]
     jobs = []
     for conversation, params in _pairs(conversations, sampling_params):
-      ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools),
-          json.dumps(chat_template_kwargs))
+      ids, stop_ids = self._engine.encode_chat(messages_json(conversation), json.dumps(tools, allow_nan=False),
+          json.dumps(chat_template_kwargs, allow_nan=False))
       prompt = {"prompt": self._tokenizer.decode(ids, skip_special_tokens=False), "prompt_token_ids": ids}
       jobs.append(_Job(self, prompt, params, speculative_config, stop_ids))
     return self._run(jobs, priority)
@@ -176,6 +180,9 @@ class LLM:
 
   def _prompt_ids(self, prompt) -> tuple[str | None, list[int]]:
     if isinstance(prompt, Mapping):
+      for key, value in prompt.items():
+        if key not in ("prompt", "prompt_token_ids", "cache_salt") and value is not None:
+          raise ValueError(f"a prompt has no {key!r} here: leave it out")
       if "prompt_token_ids" in prompt:
         return prompt.get("prompt"), list(prompt["prompt_token_ids"])
       if "prompt" not in prompt:
@@ -186,12 +193,12 @@ class LLM:
       if not prompt:
         raise ValueError("the prompt is empty: give at least one character")
       return prompt, self._tokenizer.encode(prompt)
-    if not isinstance(prompt, Iterable):
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Iterable):
       raise ValueError(f"a prompt is a text, token ids or a dictionary, not {prompt!r}")
     return None, list(prompt)
 
   def _start(self, prompt, params: SamplingParams | None, speculative_config) -> Running:
-    params = params or SamplingParams()
+    ((prompt, params),) = _pairs([prompt], params)
     if params.n != 1:
       raise ValueError(f"n is {params.n}: a stream has one sample; use generate(), or a stream for each")
     job = _Job(self, prompt, params, speculative_config)
@@ -255,7 +262,9 @@ class _Job:
     self.prompt, ids = llm._prompt_ids(prompt)
     engine = llm._engine
     speculation = llm._speculation if speculative_config is None else engine.speculation(_config_text(speculative_config))
-    seed = next(llm._seeds) if llm._seeds is not None else None
+    seed = next(llm._seeds) if llm._seeds is not None and params.seed is None else None
+    if seed is None and params.n > 1:  # one for all samples, so that they come again
+      seed = secrets.randbits(64)
     self.request = request_of(params, ids, speculation, engine, seed)
     if isinstance(prompt, Mapping):
       self.request.cache_salt = str(prompt.get("cache_salt") or "")
@@ -289,7 +298,7 @@ def _config_text(config: Mapping[str, object] | None) -> str:
 
 
 def _prompt_list(prompts) -> list:
-  if isinstance(prompts, (str, Mapping)):
+  if isinstance(prompts, (str, bytes, bytearray, Mapping)):
     return [prompts]
   prompts = list(prompts)
   return [prompts] if prompts and isinstance(prompts[0], numbers.Integral) else prompts
@@ -298,7 +307,9 @@ def _prompt_list(prompts) -> list:
 def _pairs(prompts: list, params) -> list[tuple[Any, SamplingParams]]:
   if params is None or isinstance(params, SamplingParams):
     return [(prompt, params or SamplingParams()) for prompt in prompts]
-  params = list(params)
+  params = [] if isinstance(params, Mapping) else list(params)
+  if not all(isinstance(one, SamplingParams) for one in params) or (prompts and not params):
+    raise ValueError("sampling_params must be a SamplingParams, or a list with one for each prompt")
   if len(params) != len(prompts):
     raise ValueError(f"{len(params)} sampling_params for {len(prompts)} prompts: give one for all, or one for each")
   return list(zip(prompts, params))

@@ -82,4 +82,7 @@ def _batch_rows(file: pathlib.Path) -> pd.DataFrame:
     for choice in answer.get("choices", []):
       kept = {key: choice.get(key) for key in ("index", "text", "finish_reason")}
       rows.append(name | kept | {"completion_tokens": len(choice.get("tokens") or [])} | answer.get("metrics", {}))
-  return pd.DataFrame(rows)
+  table = pd.DataFrame(rows)
+  if "seed" in table:  # in 64 bits, where some lines have none too
+    table["seed"] = pd.array([row.get("seed") for row in rows], dtype="UInt64")
+  return table

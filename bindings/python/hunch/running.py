@@ -17,6 +17,7 @@ class Running:
     self._text = ""
     self._ids: list[int] = []
     self._logprobs: list[dict[int, Logprob]] = []
+    self._cumulative = 0.0
 
   def news(self, events: list[_hunch.TokenEvent]) -> Iterator[RequestOutput]:
     """What is to be yielded now that these tokens came; the last one is finished."""
@@ -25,6 +26,7 @@ class Running:
       text = "".join(event.text for event in events) if params.detokenize else ""
       ids = [event.id for event in events]
       logprobs = [self._row(event) for event in events] if params.logprobs is not None else []
+      self._cumulative += sum(event.logprob for event in events)
       self._text, self._ids, self._logprobs = self._text + text, self._ids + ids, self._logprobs + logprobs
       if kind is RequestOutputKind.CUMULATIVE:
         yield self._output(self._text, list(self._ids), list(self._logprobs))
@@ -41,7 +43,7 @@ class Running:
 
   def _output(self, text: str, ids: list[int], logprobs: list) -> RequestOutput:
     wanted = self._params.logprobs is not None
-    sample = CompletionOutput(0, text, ids, logprobs=logprobs if wanted else None)
+    sample = CompletionOutput(0, text, ids, self._cumulative if wanted else None, logprobs if wanted else None)
     return replace(self._blank, outputs=[sample])
 
   def _end(self, kind: RequestOutputKind) -> RequestOutput:

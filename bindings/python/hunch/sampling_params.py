@@ -77,6 +77,8 @@ class SamplingParams:
         continue
       if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
         raise ValueError(f"{name} must be {'a whole number' if whole else 'a number'}, not {value!r}")
+      if whole and name != "seed" and value >= (most := 1 << (63 if name.endswith("_tokens") else 31)):
+        raise ValueError(f"{name} is {value}; it must be below {most}")
     if not 1 <= self.n <= MAX_SAMPLES:
       raise ValueError(f"n is {self.n}; it must be in 1..{MAX_SAMPLES}")
     if self.top_k < -1:
@@ -117,6 +119,8 @@ def _ids(name: str, values: Iterable[object] | None) -> list[int]:
 
 
 def _texts(name: str, values) -> list[str]:
+  if isinstance(values, (str, bytes)):
+    raise ValueError(f"{name} must be a list of strings, not {values!r}")
   for value in values:
     if not isinstance(value, str):
       raise ValueError(f"{name} must hold strings, not {value!r}")

@@ -69,4 +69,4 @@ def messages_json(messages: Sequence[Mapping[str, object]]) -> str:
     for text in (message["role"], content):
       str(text).encode()
     out.append({**message, "role": str(message["role"]), "content": content})
-  return json.dumps(out)
+  return json.dumps(out, allow_nan=False)

@@ -26,4 +26,4 @@ const Register<AcceptanceRule> match{
     "match", "keep a draft iff it equals the target's own keyed choice: the same stream", make_match};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ const Register<AcceptanceRule> point{
     "point", "keep a draft with the target's probability of it: the same distribution", make_point};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -287,4 +287,4 @@ void CpuAttention::store_kv(const StoreKvArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -47,4 +47,4 @@ class CpuAttention {
   Buffer pending_;   // per unit: items not yet done
 };
 
-}  // namespace hunch
+}

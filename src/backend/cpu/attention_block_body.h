@@ -290,4 +290,4 @@ HUNCH_SIMD std::byte* chunk_at(const KeyPlane& keys, int64_t block) {
   return keys.first_chunk + size_t(keys.pages[block]) * keys.chunk_bytes;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -411,4 +411,4 @@ static constexpr AttentionKernels attention_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

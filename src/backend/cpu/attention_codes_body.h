@@ -203,4 +203,4 @@ static void value_code_rows(const std::byte* values, int padded_dim, const int16
   });
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

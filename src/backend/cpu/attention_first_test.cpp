@@ -151,4 +151,4 @@ TEST(CpuFirstEntryDeathTest, RefusesScoresAndSelectionsBesideIt) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

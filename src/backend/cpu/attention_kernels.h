@@ -99,4 +99,4 @@ struct AttentionKernels {
   bool prefers_bf16 = false;  // to f16: multiplied as it is, or widened sooner
 };
 
-}  // namespace hunch
+}

@@ -362,4 +362,4 @@ TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

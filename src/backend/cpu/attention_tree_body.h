@@ -76,4 +76,4 @@ class PathBlocks {
   int32_t standing_[kTreeBlocks][kBlockLen];  // the round's row whose K and V stand there
 };
 
-}  // namespace hunch::HUNCH_ISA
+}

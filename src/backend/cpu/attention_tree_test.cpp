@@ -133,4 +133,4 @@ TEST(CpuTree, ScoresThePrefixAsAChainDoes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -73,4 +73,4 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
       dtype_bytes(from.dtype, 1);
 }
 
-}  // namespace hunch
+}

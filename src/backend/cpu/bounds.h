@@ -10,4 +10,4 @@ namespace hunch {
 // Both stores are CpuKvStores (ops/kv.h). Returns the bytes of K read.
 size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBoundsArgs& args);
 
-}  // namespace hunch
+}

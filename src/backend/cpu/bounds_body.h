@@ -74,4 +74,4 @@ static constexpr BoundsKernels bounds_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -21,4 +21,4 @@ struct BoundsKernels {
   void (*bound[3])(const BoundsItem&) = {};  // indexed by DType: F32, F16, BF16
 };
 
-}  // namespace hunch
+}

@@ -110,4 +110,4 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

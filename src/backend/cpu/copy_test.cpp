@@ -85,4 +85,4 @@ TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

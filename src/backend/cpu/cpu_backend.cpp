@@ -11,7 +11,8 @@
 namespace hunch {
 
 Result<std::unique_ptr<Backend>> CpuBackend::make(const Setup& setup) {
-  if (setup.threads < 0) return usage_error(fmt::format("the number of threads must be positive: {}", setup.threads));
+  if (setup.threads < 0 || setup.threads > 1024)
+    return usage_error(fmt::format("{} threads: give 1 to 1024, or 0 for all cores that this process may use", setup.threads));
   HUNCH_TRY(const KernelTable* kernels, choose_kernels(setup.isa));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, setup.threads ? setup.threads : usable_cores()));
 }
@@ -119,4 +120,4 @@ void CpuBackend::experts(const ExpertsArgs& args) {
 
 static const Register<Backend> cpu{"cpu", "vector kernels chosen for this machine, several threads", CpuBackend::make};
 
-}  // namespace hunch
+}

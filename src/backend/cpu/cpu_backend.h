@@ -63,4 +63,4 @@ class CpuBackend final : public ReferenceBackend {
   CpuLogProbs log_probs_;
 };
 
-}  // namespace hunch
+}

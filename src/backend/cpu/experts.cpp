@@ -74,4 +74,4 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
   return read;
 }
 
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ class CpuExperts {
   std::vector<Pair> pairs_;     // by expert, then by row; both grow with the first passes, then stay
 };
 
-}  // namespace hunch
+}

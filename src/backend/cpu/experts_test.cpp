@@ -185,4 +185,4 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -36,4 +36,4 @@ size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvA
   return bytes.load();
 }
 
-}  // namespace hunch
+}

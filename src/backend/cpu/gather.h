@@ -10,4 +10,4 @@ namespace hunch {
 // Both stores are CpuKvStores (ops/kv.h). Returns the bytes read.
 size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvArgs& args);
 
-}  // namespace hunch
+}

@@ -156,4 +156,4 @@ size_t gather(const GatherItem& item) {
   return bytes_read;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -135,4 +135,4 @@ static constexpr GatherKernels gather_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -23,4 +23,4 @@ struct GatherKernels {
   size_t (*gather_coded[kNumDTypes])(const GatherItem&) = {};  // to a Q8_0 store, by the DType of the source
 };
 
-}  // namespace hunch
+}

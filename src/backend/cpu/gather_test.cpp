@@ -152,4 +152,4 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -60,4 +60,4 @@ std::vector<std::string> available_isas() {
   return names;
 }
 
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ const KernelTable& kernels_avx512_bf16();
 // The table called `isa`, or the best one for an empty name. An error if the name is unknown or this machine lacks it.
 Result<const KernelTable*> choose_kernels(std::string_view isa);
 
-}  // namespace hunch
+}

@@ -134,4 +134,4 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
 }
 
-}  // namespace hunch
+}

@@ -128,4 +128,4 @@ void CpuKvStore::move(View<const int32_t, 1> pages, int64_t from, int64_t to) {
     }
 }
 
-}  // namespace hunch
+}

@@ -71,4 +71,4 @@ class CpuKvStore final : public KvStore {
   Buffer memory_;
 };
 
-}  // namespace hunch
+}

@@ -64,4 +64,4 @@ void CpuLogProbs::log_probs_of_row(const LogProbsArgs& args, int64_t r, Scratch&
   }
 }
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ class CpuLogProbs {
   std::vector<Scratch> scratch_;  // one per worker
 };
 
-}  // namespace hunch
+}

@@ -120,4 +120,4 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -327,4 +327,4 @@ TEST(LogitState, StartsAnewAtEveryReset) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

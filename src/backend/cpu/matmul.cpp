@@ -149,4 +149,4 @@ void CpuMatmul::embed(const EmbedArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -33,4 +33,4 @@ class CpuMatmul {
   Buffer blocks_;  // quantised activations of the running call
 };
 
-}  // namespace hunch
+}

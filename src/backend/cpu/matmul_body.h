@@ -334,4 +334,4 @@ static constexpr MatmulKernels matmul_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -47,4 +47,4 @@ struct MatmulKernels {
   void (*panel[kNumDTypes])(const PanelArgs&) = {};
 };
 
-}  // namespace hunch
+}

@@ -249,4 +249,4 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -245,4 +245,4 @@ size_t CpuNsa::attention(const NsaAttentionArgs& args) {
   return bytes_;
 }
 
-}  // namespace hunch
+}

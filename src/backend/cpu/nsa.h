@@ -55,4 +55,4 @@ class CpuNsa {
   std::atomic<size_t> bytes_{0};
 };
 
-}  // namespace hunch
+}

@@ -66,4 +66,4 @@ void nsa_value_rows(const std::byte* values, int padded_dim, const typename Kv::
   });
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

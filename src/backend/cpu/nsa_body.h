@@ -380,4 +380,4 @@ static constexpr NsaKernels nsa_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

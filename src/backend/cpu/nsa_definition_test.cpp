@@ -187,4 +187,4 @@ TEST(NsaAttention, ReadsChosenBlocksUpToTheQueryOnly) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

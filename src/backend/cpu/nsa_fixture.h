@@ -147,4 +147,4 @@ inline std::string name_of(const NsaShape& s) {
       std::to_string(s.window);
 }
 
-}  // namespace hunch
+}

@@ -70,4 +70,4 @@ struct NsaKernels {
   void (*read[kNumDTypes])(const NsaItem&) = {};
 };
 
-}  // namespace hunch
+}

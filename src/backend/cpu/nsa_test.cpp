@@ -179,4 +179,4 @@ TEST(CpuNsaTree, HoldsForTheLargestTrees) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -59,4 +59,4 @@ void rope_rows(Threads& threads, const RowsKernels& kernels, const RopeArgs& arg
   });
 }
 
-}  // namespace hunch
+}

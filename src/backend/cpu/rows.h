@@ -13,4 +13,4 @@ void gate_rows(Threads& threads, const RowsKernels& kernels, const GateArgs& arg
 void rope_angle_rows(Threads& threads, const RopeAnglesArgs& args);
 void rope_rows(Threads& threads, const RowsKernels& kernels, const RopeArgs& args);
 
-}  // namespace hunch
+}

@@ -110,4 +110,4 @@ static constexpr RowsKernels rows_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

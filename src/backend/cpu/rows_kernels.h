@@ -43,4 +43,4 @@ struct RowsKernels {
   void (*noise)(const SampleRow& row, int64_t first_id, float* out) = nullptr;  // of 64 ids from a multiple of 64 on (tests)
 };
 
-}  // namespace hunch
+}

@@ -101,4 +101,4 @@ TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -218,4 +218,4 @@ static double write_ratios(const SampleRow& row, float* ratios) {
   return total;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

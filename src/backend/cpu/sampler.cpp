@@ -256,4 +256,4 @@ int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& s
   return ids[count - 1];
 }
 
-}  // namespace hunch
+}

@@ -42,4 +42,4 @@ class CpuSampler {
   std::vector<Scratch> scratch_;  // one per worker
 };
 
-}  // namespace hunch
+}

@@ -268,4 +268,4 @@ TEST_P(CpuSample, DrawsTheNoiseOfTheDefinition) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -73,4 +73,4 @@ static void combine_rows(const ScoreSink& sink, int num_rows, int64_t split) {
   }
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -99,4 +99,4 @@ TEST(CpuScores, OfAWholeRowAreItsSoftmaxWithItsOwnLogSumExp) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -221,4 +221,4 @@ HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   _mm256_storeu_si256((__m256i*)(p + 16), _mm256_permute4x64_epi64(_mm256_packs_epi32(high.lo, high.hi), 0xd8));
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -226,4 +226,4 @@ HUNCH_CALL void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
 }
 #undef HUNCH_EACH
 
-}  // namespace hunch::HUNCH_ISA
+}

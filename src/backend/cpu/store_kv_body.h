@@ -99,4 +99,4 @@ static void store_code_rows(const StoreItem& item) {
   }
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -29,4 +29,4 @@ inline std::vector<std::string> all_backends() {
   return names;
 }
 
-}  // namespace hunch
+}

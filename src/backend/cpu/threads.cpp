@@ -181,4 +181,4 @@ void Threads::run_loop(int64_t num_items, void* self, Call call) {
   }
 }
 
-}  // namespace hunch
+}

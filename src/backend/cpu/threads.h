@@ -67,4 +67,4 @@ class Threads {
 // system where mapped, undefined otherwise.
 Buffer allocate_aligned(size_t bytes);
 
-}  // namespace hunch
+}

@@ -72,4 +72,4 @@ TEST(CpuBackend, IsRegisteredAndTakesTheBestInstructionSet) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

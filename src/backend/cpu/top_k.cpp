@@ -36,4 +36,4 @@ void top_k(Threads& threads, const TopKKernels& kernels, const TopKArgs& args) {
   });
 }
 
-}  // namespace hunch
+}

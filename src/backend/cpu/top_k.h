@@ -9,4 +9,4 @@ namespace hunch {
 
 void top_k(Threads& threads, const TopKKernels& kernels, const TopKArgs& args);
 
-}  // namespace hunch
+}

@@ -130,4 +130,4 @@ static constexpr TopKKernels top_k_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -25,4 +25,4 @@ struct TopKKernels {
   void (*select)(const TopKItem&) = nullptr;
 };
 
-}  // namespace hunch
+}

@@ -100,4 +100,4 @@ TEST(CpuTopK, GivesTheFirstIndicesWhenAllScoresAreEqual) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

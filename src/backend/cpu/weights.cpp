@@ -289,4 +289,4 @@ void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float*
   }
 }
 
-}  // namespace hunch
+}

@@ -40,4 +40,4 @@ void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* pan
 // Column `column` of a panel as fp32: the same bits as dequantise_row of checkpoint/quantise.h (FP8 with NaN codes excepted).
 void unpack_column(DType dtype, const std::byte* panel, int column, int64_t k, float* out);
 
-}  // namespace hunch
+}

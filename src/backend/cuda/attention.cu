@@ -572,4 +572,4 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   }
 }
 
-}  // namespace hunch
+}

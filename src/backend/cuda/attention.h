@@ -96,4 +96,4 @@ class CudaAttention {
   uint64_t kv_bytes_ = 0, score_bytes_ = 0;
 };
 
-}  // namespace hunch
+}

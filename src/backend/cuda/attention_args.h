@@ -157,4 +157,4 @@ struct ReduceScoresDevice {
   float mean = 0;
 };
 
-}  // namespace hunch
+}

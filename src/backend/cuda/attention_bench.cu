@@ -227,4 +227,4 @@ std::vector<KernelRow> bench_attention(Commands& commands) {
   return rows;
 }
 
-}  // namespace hunch
+}

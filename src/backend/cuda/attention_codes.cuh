@@ -158,4 +158,4 @@ class CodeProducer {
   uint32_t phase_ = 0, parity_ = 0;
 };
 
-}  // namespace hunch
+}

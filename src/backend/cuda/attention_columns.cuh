@@ -491,4 +491,4 @@ class ColumnConsumer : public AttentionConsumer<ColumnConsumer<D, T, N, kLines>,
   int turn_ = 0;                      // of the two places of weights
 };
 
-}  // namespace hunch
+}

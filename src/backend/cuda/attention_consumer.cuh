@@ -238,4 +238,4 @@ class AttentionConsumer {
   uint32_t phase_ = 0;
 };
 
-}  // namespace hunch
+}

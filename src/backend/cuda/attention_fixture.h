@@ -146,4 +146,4 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   return results;
 }
 
-}  // namespace hunch::test
+}

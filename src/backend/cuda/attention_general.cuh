@@ -215,4 +215,4 @@ __global__ void __launch_bounds__(128) general_scores_kernel(const AttentionDevi
   }
 }
 
-}  // namespace hunch
+}

@@ -50,4 +50,4 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) attention_kernel(const A
 #endif
 }
 
-}  // namespace hunch
+}

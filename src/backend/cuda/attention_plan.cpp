@@ -325,4 +325,4 @@ void plan_attention(
   }
 }
 
-}  // namespace hunch
+}

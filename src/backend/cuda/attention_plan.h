@@ -108,4 +108,4 @@ void plan_attention(
 // Whether every row reads what stands before it in the order of entries.
 bool is_chain(const TreeRows& tree, int64_t num_rows);
 
-}  // namespace hunch
+}

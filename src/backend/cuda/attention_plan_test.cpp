@@ -236,4 +236,4 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

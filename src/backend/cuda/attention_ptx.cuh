@@ -33,4 +33,4 @@ HUNCH_DEVICE float exp2_fast(float x) {
   return y;
 }
 
-}  // namespace hunch
+}

@@ -478,4 +478,4 @@ class RowConsumer : public AttentionConsumer<RowConsumer<D, T, kPaired, kScored,
   bool scratch_read_ = false;
 };
 
-}  // namespace hunch
+}

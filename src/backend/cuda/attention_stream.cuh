@@ -267,4 +267,4 @@ HUNCH_DEVICE void produce(const AttentionDevice& args, uint32_t shared, char* me
   for_own_tiles<Shared, kPaired>(args, shared, memory, begin_item, bring);
 }
 
-}  // namespace hunch
+}

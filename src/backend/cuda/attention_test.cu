@@ -536,4 +536,4 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -135,4 +135,4 @@ HUNCH_DEVICE void store_transposed(uint32_t to, uint32_t p0, uint32_t p1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(p0), "r"(p1) : "memory");
 }
 
-}  // namespace hunch
+}

@@ -287,4 +287,4 @@ void enqueue_chunk(Commands& commands, ProductsOnDevice a) {
   commands.launched_long();
 }
 
-}  // namespace hunch
+}

@@ -14,4 +14,4 @@ bool wants_chunk(const ProductsOnDevice&, double time);
 // what it lets through; neither is stored, and there is one run of records.
 void enqueue_chunk(Commands&, ProductsOnDevice args);
 
-}  // namespace hunch
+}

@@ -312,4 +312,4 @@ void Commands::drop(Graph& graph) {
   graph = {};
 }
 
-}  // namespace hunch
+}

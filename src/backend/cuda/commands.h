@@ -216,4 +216,4 @@ class Commands {
   size_t hurries_ = 0;                                    // how many kernels of a list are started before the rest; 0: none
 };
 
-}  // namespace hunch
+}

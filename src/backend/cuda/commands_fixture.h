@@ -20,4 +20,4 @@ class CommandsTest : public Base {
   std::unique_ptr<Commands> commands;
 };
 
-}  // namespace hunch::test
+}

@@ -131,4 +131,4 @@ TEST_F(CommandList, FailureForWantOfScratchStays) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

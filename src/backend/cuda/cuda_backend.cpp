@@ -438,4 +438,4 @@ const Register<Backend> cuda{"cuda", "one NVIDIA GPU", CudaBackend::make};
 
 }  // namespace
 
-}  // namespace hunch
+}

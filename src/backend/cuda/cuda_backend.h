@@ -83,4 +83,4 @@ class CudaBackend final : public Backend {
   RuledRows ruled_;  // for some of samples_
 };
 
-}  // namespace hunch
+}

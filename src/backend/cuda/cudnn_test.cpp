@@ -45,4 +45,4 @@ TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -183,4 +183,4 @@ HUNCH_DEVICE void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4
   }
 }
 
-}  // namespace hunch
+}

@@ -41,4 +41,4 @@ cudaError_t copy_to_device(void* to, const void* from, size_t bytes) {
   return code == cudaSuccess ? cudaStreamSynchronize(cudaStreamLegacy) : code;
 }
 
-}  // namespace hunch
+}

@@ -37,4 +37,4 @@ bool is_hopper();
 // its way, which a kernel of a stream that does not wait for the default stream (all of ours) would read as it was.
 cudaError_t copy_to_device(void* to, const void* from, size_t bytes);
 
-}  // namespace hunch
+}

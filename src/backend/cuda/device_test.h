@@ -53,4 +53,4 @@ class DeviceArray {
   size_t count_;
 };
 
-}  // namespace hunch::test
+}

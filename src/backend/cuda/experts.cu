@@ -327,4 +327,4 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
   }
 }
 
-}  // namespace hunch
+}

@@ -42,4 +42,4 @@ void enqueue_route(Commands&, const RouteArgs&);
 // `total` is device memory and grows; `seen` (host memory that the device writes) is a copy of it, as of the last wait.
 void enqueue_experts(Commands&, ExpertTables&, const ExpertsArgs&, ExpertsRead* total, ExpertsRead* seen);
 
-}  // namespace hunch
+}

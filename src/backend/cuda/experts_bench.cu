@@ -97,4 +97,4 @@ std::vector<KernelRow> bench_experts(Commands& commands) {
   return out;
 }
 
-}  // namespace hunch
+}

@@ -253,4 +253,4 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   }
 }
 
-}  // namespace hunch
+}

@@ -300,4 +300,4 @@ TEST_F(CudaExperts, CountWhatTheyRead) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

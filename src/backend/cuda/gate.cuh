@@ -16,4 +16,4 @@ HUNCH_DEVICE float clamped_gate(float gate, float up, const GateClamp& clamp) {
   return (v + 1) * silu(x, clamp.alpha);
 }
 
-}  // namespace hunch
+}

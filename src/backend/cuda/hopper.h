@@ -93,4 +93,4 @@ HUNCH_DEVICE void hold(uint32_t (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-}  // namespace hunch
+}

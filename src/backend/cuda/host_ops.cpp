@@ -89,4 +89,4 @@ void HostOps::log_probs(Commands& commands, const LogProbsArgs& args) {
   put(args.top_values, out_.data());
 }
 
-}  // namespace hunch
+}

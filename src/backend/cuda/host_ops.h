@@ -25,4 +25,4 @@ class HostOps {
   std::vector<int32_t> ids_, tokens_, seconds_;
 };
 
-}  // namespace hunch
+}

@@ -71,4 +71,4 @@ TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -147,4 +147,4 @@ KernelRow bench_scores_stream(Commands& commands, int64_t bytes, std::string nam
   return row;
 }
 
-}  // namespace hunch
+}

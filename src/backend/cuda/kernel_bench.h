@@ -28,4 +28,4 @@ std::vector<KernelRow> bench_experts(Commands&);    // of a layer, few rows and 
 std::vector<KernelRow> bench_nsa(Commands&);        // sparse branches, rows apart and in groups
 std::vector<KernelRow> bench_top_k(Commands&);      // selection, few sets and many
 
-}  // namespace hunch
+}

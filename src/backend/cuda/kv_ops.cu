@@ -249,4 +249,4 @@ void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
   commands.wrote_cache();
 }
 
-}  // namespace hunch
+}

@@ -15,4 +15,4 @@ void enqueue_move_kv(Commands&, const MoveKvArgs&);
 void enqueue_shuffle_kv(Commands&, const ShuffleKvArgs&);
 void enqueue_page_bounds(Commands&, const PageBoundsArgs&);
 
-}  // namespace hunch
+}

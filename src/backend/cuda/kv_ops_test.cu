@@ -111,4 +111,4 @@ TEST(CudaKv, MakesTheBoundsOfPages) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

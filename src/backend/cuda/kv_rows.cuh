@@ -92,4 +92,4 @@ inline StoreDevice store_device(Commands& commands, const StoreKvArgs& args) {
       commands.data(args.kv.pages.slice(first, end - first)), rows, args.first_entry - first * kPageLen};
 }
 
-}  // namespace hunch
+}

@@ -142,4 +142,4 @@ void CudaKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int
   }
 }
 
-}  // namespace hunch
+}

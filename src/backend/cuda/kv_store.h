@@ -54,4 +54,4 @@ class CudaKvStore final : public KvStore {
 
 inline KvPlane kv_plane(const KvRef& kv, int layer) { return static_cast<const CudaKvStore&>(*kv.store).plane(layer); }
 
-}  // namespace hunch
+}

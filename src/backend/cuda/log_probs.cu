@@ -122,4 +122,4 @@ void enqueue_log_probs(Commands& commands, const LogProbsArgs& args) {
       device);
 }
 
-}  // namespace hunch
+}

@@ -9,4 +9,4 @@ namespace hunch {
 
 void enqueue_log_probs(Commands& commands, const LogProbsArgs& args);
 
-}  // namespace hunch
+}

@@ -76,4 +76,4 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -408,4 +408,4 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args) {
   commands.launch(kernels_of(table.form).embed, grid, a);
 }
 
-}  // namespace hunch
+}

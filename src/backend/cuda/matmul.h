@@ -19,4 +19,4 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args);
 enum class ActivationPath { Auto, Packed, Plain, Chunk };
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
 
-}  // namespace hunch
+}

@@ -138,4 +138,4 @@ std::vector<KernelRow> bench_products(Commands& commands) {
   return rows;
 }
 
-}  // namespace hunch
+}

@@ -401,4 +401,4 @@ TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

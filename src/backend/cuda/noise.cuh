@@ -41,4 +41,4 @@ HUNCH_DEVICE float exponential_about(uint32_t bits) {
 }
 HUNCH_DEVICE float gumbel_about(uint32_t bits) { return -__logf(exponential_about(bits)); }
 
-}  // namespace hunch
+}

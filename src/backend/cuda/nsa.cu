@@ -338,4 +338,4 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
       NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});
 }
 
-}  // namespace hunch
+}

@@ -79,4 +79,4 @@ int most_grouped_rows(int head_dim, int group);
 std::string nsa_lacks(const NsaShape& shape, int heads, int kv_heads, int head_dim);
 int64_t nsa_longest_context(const NsaShape& shape);  // tokens
 
-}  // namespace hunch
+}

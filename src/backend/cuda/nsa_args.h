@@ -85,4 +85,4 @@ struct NsaLaunch {
   const NsaDevice* runs = nullptr;  // one a y of the grid
 };
 
-}  // namespace hunch
+}

@@ -128,4 +128,4 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
   return out;
 }
 
-}  // namespace hunch
+}

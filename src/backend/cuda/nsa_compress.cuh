@@ -82,4 +82,4 @@ __global__ void nsa_compress_kernel(const NsaCompressLaunch* args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -66,4 +66,4 @@ struct NsaQuestion {
   std::vector<int32_t> chosen;       // given
 };
 
-}  // namespace hunch::test
+}

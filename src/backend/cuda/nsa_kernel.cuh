@@ -395,4 +395,4 @@ __global__ void HUNCH_CLUSTER(kNsaBlocks) __launch_bounds__(kNsaBlockChains* kTi
 #endif
 }
 
-}  // namespace hunch
+}

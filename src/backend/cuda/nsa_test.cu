@@ -447,4 +447,4 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

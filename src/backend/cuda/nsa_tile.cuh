@@ -501,4 +501,4 @@ class NsaChain {
   int kv_head_, lane_, team_, m_;
 };
 
-}  // namespace hunch
+}

@@ -33,4 +33,4 @@ HUNCH_DEVICE void pack_four(const PackedRows& packed, int64_t row, int k, const 
   *reinterpret_cast<uint2*>(block + swizzled(int(row % 8), k % 64)) = make_uint2(bf16x2_of(x.x, x.y), bf16x2_of(x.z, x.w));
 }
 
-}  // namespace hunch
+}

@@ -64,4 +64,4 @@ __global__ void __launch_bounds__(128) plain_rows_kernel(const ProductsOnDevice*
   write_sums<kPlainRows>(total, a, p, tile, int(blockIdx.y), t);
 }
 
-}  // namespace hunch
+}

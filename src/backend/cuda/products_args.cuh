@@ -60,4 +60,4 @@ HUNCH_DEVICE float accumulated(float old, float value) {
   return sum;
 }
 
-}  // namespace hunch
+}

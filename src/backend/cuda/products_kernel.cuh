@@ -587,4 +587,4 @@ struct PackActivations {
     pack_unit(a.x, a.x_stride, a.in_dim, a.rows, a.parts, a.x_blocks, a.packed, unit);
 }
 
-}  // namespace hunch
+}

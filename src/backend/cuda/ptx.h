@@ -32,4 +32,4 @@ HUNCH_DEVICE void let_next_start() {
 #endif
 }
 
-}  // namespace hunch
+}

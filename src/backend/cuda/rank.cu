@@ -186,4 +186,4 @@ void enqueue_ranks(Commands& commands, std::span<const SampleRow> rows, int64_t 
       rank_merge_kernel, {.blocks = dim3(unsigned(rows.size())), .threads = 32, .shared_bytes = list_bytes(k)}, device);
 }
 
-}  // namespace hunch
+}

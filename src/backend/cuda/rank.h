@@ -53,4 +53,4 @@ HUNCH_DEVICE double part_of(double score, double greatest) { return score == gre
 size_t rank_bytes(size_t rows, int64_t k);
 void enqueue_ranks(Commands& commands, std::span<const SampleRow> rows, int64_t most_vocab, int64_t k, void* workspace);
 
-}  // namespace hunch
+}

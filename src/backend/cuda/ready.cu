@@ -179,4 +179,4 @@ void CudaReady::enqueue(
   if (!other_copies_.empty()) enqueue_copy_rows(commands, other_copies_);
 }
 
-}  // namespace hunch
+}

@@ -22,4 +22,4 @@ class CudaReady {
   std::vector<CopyRowsArgs> other_copies_;
 };
 
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

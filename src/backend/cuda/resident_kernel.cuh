@@ -267,4 +267,4 @@ __global__ void __launch_bounds__(3 * 128 + 32, 2) resident_rows_kernel(const Pr
 #endif
 }
 
-}  // namespace hunch
+}

@@ -238,4 +238,4 @@ HUNCH_DEVICE float exp2_of(double log2_ratio) {
   return ldexpf(exp2f(float(log2_ratio - whole)), int(whole));
 }
 
-}  // namespace hunch
+}

@@ -193,4 +193,4 @@ void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args) {
           args.cos_sin.stride[0], args.cos_sin.stride[1], args.cos_sin.stride[2], int(rows), int(half), args.magnitude});
 }
 
-}  // namespace hunch
+}

@@ -12,4 +12,4 @@ void enqueue_norm(Commands& commands, const NormArgs& args);  // weight: device 
 void enqueue_gate(Commands& commands, const GateArgs& args);
 void enqueue_rope_angles(Commands& commands, const RopeAnglesArgs& args);  // positions: host memory, copied now
 
-}  // namespace hunch
+}

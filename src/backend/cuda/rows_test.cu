@@ -132,4 +132,4 @@ TEST(CudaRows, OfSeveralNumbersShareGrids) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

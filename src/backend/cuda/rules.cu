@@ -193,4 +193,4 @@ void RuledRows::enqueue(Commands& commands) {
   rows_.clear(), notes_.clear(), counted_.clear(), masks_.clear(), paths_.clear(), specials_.clear(), adds_.clear();
 }
 
-}  // namespace hunch
+}

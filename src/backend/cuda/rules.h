@@ -59,4 +59,4 @@ class RuledRows {
   std::vector<float> adds_;
 };
 
-}  // namespace hunch
+}

@@ -90,4 +90,4 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -534,4 +534,4 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 
-}  // namespace hunch
+}

@@ -14,4 +14,4 @@ namespace hunch {
 void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls);
 inline void enqueue_sample(Commands& commands, const SampleArgs& args) { enqueue_sample(commands, std::span(&args, 1)); }
 
-}  // namespace hunch
+}

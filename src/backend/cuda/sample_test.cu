@@ -304,4 +304,4 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

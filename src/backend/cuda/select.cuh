@@ -207,4 +207,4 @@ HUNCH_DEVICE Threshold select_best(SelectShared& s, uint32_t count, const Each& 
   return select_ids<kBlocks>(s, key, f.remaining, each);
 }
 
-}  // namespace hunch
+}

@@ -206,4 +206,4 @@ void enqueue_ends(Commands& commands, const TopKArgs& args) {
   commands.wrote_cache();
 }
 
-}  // namespace hunch
+}

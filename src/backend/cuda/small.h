@@ -18,4 +18,4 @@ void enqueue_split_signs(Commands&, const SplitSignsArgs&);
 // TopKArgs without scores: the first and the last entries.
 void enqueue_ends(Commands&, const TopKArgs&);
 
-}  // namespace hunch
+}

@@ -91,4 +91,4 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

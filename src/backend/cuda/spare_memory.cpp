@@ -16,4 +16,4 @@ Buffer spare_memory(size_t bytes) {
   return {};
 }
 
-}  // namespace hunch
+}

@@ -10,4 +10,4 @@ namespace hunch {
 
 Buffer spare_memory(size_t bytes);  // empty: there is neither
 
-}  // namespace hunch
+}

@@ -130,4 +130,4 @@ void enqueue_thin_experts(Commands& commands, const ThinExpertsArgs& args) {
           int(rows), int(k), most, args.mass, args.mode, args.renorm});
 }
 
-}  // namespace hunch
+}

@@ -9,4 +9,4 @@ namespace hunch {
 void enqueue_thin_channels(Commands&, const ThinChannelsArgs&);
 void enqueue_thin_experts(Commands&, const ThinExpertsArgs&);
 
-}  // namespace hunch
+}

@@ -66,4 +66,4 @@ TEST(CudaThin, LeavesOutTheExpertsOfTheReference) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -29,4 +29,4 @@ HUNCH_DEVICE void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-}  // namespace hunch
+}

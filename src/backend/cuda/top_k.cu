@@ -404,4 +404,4 @@ void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
           int32_t(call_of.size()), 0});
 }
 
-}  // namespace hunch
+}

@@ -15,4 +15,4 @@ namespace hunch {
 void enqueue_top_k(Commands& commands, std::span<const TopKArgs> calls);
 inline void enqueue_top_k(Commands& commands, const TopKArgs& args) { enqueue_top_k(commands, std::span(&args, 1)); }
 
-}  // namespace hunch
+}

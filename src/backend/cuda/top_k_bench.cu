@@ -64,4 +64,4 @@ std::vector<KernelRow> bench_top_k(Commands& commands) {
   return rows;
 }
 
-}  // namespace hunch
+}

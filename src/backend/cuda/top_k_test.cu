@@ -203,4 +203,4 @@ TEST(CudaTopK, RepeatsAsOneGraph) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -141,4 +141,4 @@ void enqueue_choose_nodes(Commands& commands, const ChooseNodesArgs& args) {
           args.count.data, int32_t(args.slots), int32_t(most)});
 }
 
-}  // namespace hunch
+}

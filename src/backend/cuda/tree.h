@@ -10,4 +10,4 @@ namespace hunch {
 void enqueue_grow_tree(Commands&, const GrowTreeArgs&);
 void enqueue_choose_nodes(Commands&, const ChooseNodesArgs&);
 
-}  // namespace hunch
+}

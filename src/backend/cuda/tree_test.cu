@@ -84,4 +84,4 @@ TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -118,4 +118,4 @@ void enqueue_weigh_drafts(Commands& commands, std::span<const WeighDraftsArgs> c
   commands.launch(fold_races_kernel, {.blocks = dim3(unsigned(nodes.size())), .threads = 32}, args);
 }
 
-}  // namespace hunch
+}

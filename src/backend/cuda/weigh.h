@@ -11,4 +11,4 @@ namespace hunch {
 // Two launches for all chains.
 void enqueue_weigh_drafts(Commands&, std::span<const WeighDraftsArgs>);
 
-}  // namespace hunch
+}

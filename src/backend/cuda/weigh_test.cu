@@ -66,4 +66,4 @@ TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

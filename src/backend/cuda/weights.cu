@@ -329,4 +329,4 @@ std::unique_ptr<Weight> random_weight(DType dtype, int64_t out_dim, int64_t in_d
   return weight;
 }
 
-}  // namespace hunch
+}

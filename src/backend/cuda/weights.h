@@ -75,4 +75,4 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix);
 // Random values of standard deviation `spread` (uniform codes), made on the device. nullptr if there is no device memory.
 std::unique_ptr<Weight> random_weight(DType dtype, int64_t out_dim, int64_t in_dim, uint64_t seed, float spread);
 
-}  // namespace hunch
+}

@@ -81,4 +81,4 @@ __device__ float coded_element(const std::byte* record, int feature, int input) 
   }
 }
 
-}  // namespace hunch
+}

@@ -112,4 +112,4 @@ struct ScoreKeysArgs {
   ScoreArgs scores;
 };
 
-}  // namespace hunch
+}

@@ -30,4 +30,4 @@ struct CopyTokensArgs {
   std::span<const int32_t> index = {};  // [to] to[i] = from[index[i]], host memory; empty: from[i]
 };
 
-}  // namespace hunch
+}

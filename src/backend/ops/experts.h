@@ -52,4 +52,4 @@ struct ExpertsArgs {
   View<float, 2> gathered, product;  // scratch, [rows][hidden]
 };
 
-}  // namespace hunch
+}

@@ -117,4 +117,4 @@ struct SplitSignsArgs {
   View<float, 3> out;  // [rows][head][2 head_dim], or by group [rows * group][kv_head][2 head_dim]: row r * group + head % group
 };
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ inline double log_probability(View<const float, 1> logits, int32_t id) {  // on 
   return double(logits(id)) - double(most) - std::log(sum);
 }
 
-}  // namespace hunch
+}

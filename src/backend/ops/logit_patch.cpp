@@ -103,4 +103,4 @@ void LogitPatch::penalise(const LogitState& state, std::span<const int32_t> path
   }
 }
 
-}  // namespace hunch
+}

@@ -28,4 +28,4 @@ class LogitPatch {
   std::vector<int32_t> path_;      // [drafts], filled from the end
 };
 
-}  // namespace hunch
+}

@@ -71,4 +71,4 @@ bool LogitState::completed_next(std::span<const int32_t> word, std::span<const i
       std::equal(path.end() - long(from_path), path.end(), word.begin() + long(from_committed));
 }
 
-}  // namespace hunch
+}

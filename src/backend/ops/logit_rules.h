@@ -85,4 +85,4 @@ class LogitState {
   uint64_t prompts_ = 0;
 };
 
-}  // namespace hunch
+}

@@ -49,4 +49,4 @@ struct EmbedArgs {
   View<float, 2> out;  // [rows][k]
 };
 
-}  // namespace hunch
+}

@@ -29,4 +29,4 @@ struct GateArgs {
   GateClamp clamp = {};     // neither with `sigmoid` nor with `accumulate`
 };
 
-}  // namespace hunch
+}

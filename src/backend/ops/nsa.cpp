@@ -149,4 +149,4 @@ void choose_blocks(const NsaShape& s, int64_t position, const float* scores, int
   std::fill(chosen + count, chosen + s.sel_count, -1);
 }
 
-}  // namespace hunch
+}

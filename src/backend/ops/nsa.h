@@ -96,4 +96,4 @@ void score_blocks(const NsaShape&, const float* p, int64_t rows, int64_t num_blo
 // The chosen blocks of a query at `position` from scores of the blocks [0, position / sel_block]: ascending, -1 behind.
 void choose_blocks(const NsaShape&, int64_t position, const float* scores, int32_t* chosen);
 
-}  // namespace hunch
+}

@@ -31,4 +31,4 @@ struct ReadyHeadsArgs {
   RopePairs pairs = RopePairs::Halves;
 };
 
-}  // namespace hunch
+}

@@ -78,4 +78,4 @@ inline bool ranks_allowed(const SampleArgs& args) {
       (!args.shares.data || (args.shares.extent[0] == rows && args.shares.extent[1] == k));
 }
 
-}  // namespace hunch
+}

@@ -105,4 +105,4 @@ void thin_experts(const ThinExpertsArgs& rule) {
   }
 }
 
-}  // namespace hunch
+}

@@ -48,4 +48,4 @@ void thin_experts(const ThinExpertsArgs&);
 // ratio_m of a row's weights (any order) for m = 1 .. k - 1.
 std::vector<float> tail_ratios(View<const float, 1> shares);
 
-}  // namespace hunch
+}

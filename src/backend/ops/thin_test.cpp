@@ -120,4 +120,4 @@ TEST(ThinExperts, ABudgetOfNoneChangesNothing) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -25,4 +25,4 @@ class TokenMask {
   virtual void append(int32_t token) = 0;
 };
 
-}  // namespace hunch
+}

@@ -30,4 +30,4 @@ struct ReduceScoresArgs {
   View<float, 2> out;       // [sets][>= n, or n / block]
 };
 
-}  // namespace hunch
+}

@@ -43,4 +43,4 @@ struct ChooseNodesArgs {
   View<int32_t, 1> count;            // [1] out: nodes
 };
 
-}  // namespace hunch
+}

@@ -161,4 +161,4 @@ void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
       kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
 }
 
-}  // namespace hunch
+}

@@ -17,4 +17,4 @@ inline float dot(const float* a, const float* b, int64_t n) {
   return float(sum);
 }
 
-}  // namespace hunch
+}

@@ -104,4 +104,4 @@ void ReferenceBackend::experts(const ExpertsArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -185,4 +185,4 @@ TEST(Experts, ClampGatesAndAddBiasesBeforeTheShare) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

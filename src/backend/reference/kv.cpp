@@ -217,4 +217,4 @@ void ReferenceBackend::split_signs(const SplitSignsArgs& args) {
     }
 }
 
-}  // namespace hunch
+}

@@ -35,4 +35,4 @@ void ReferenceBackend::log_probs(const LogProbsArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

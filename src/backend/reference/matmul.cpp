@@ -47,4 +47,4 @@ void ReferenceBackend::embed(const EmbedArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

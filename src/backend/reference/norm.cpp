@@ -37,4 +37,4 @@ void ReferenceBackend::gate(const GateArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -154,4 +154,4 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

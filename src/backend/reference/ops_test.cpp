@@ -337,4 +337,4 @@ TEST(Reference, DilatesScoresForwardWithDecay) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -81,4 +81,4 @@ const Register<Backend> reference{"reference", "every op as its textbook loop, o
 
 }  // namespace
 
-}  // namespace hunch
+}

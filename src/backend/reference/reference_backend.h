@@ -59,4 +59,4 @@ class ReferenceBackend : public Backend {
   std::vector<float> shares_;  // of one row, in route()
 };
 
-}  // namespace hunch
+}

@@ -36,4 +36,4 @@ void ReferenceBackend::rope(const RopeArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

@@ -171,4 +171,4 @@ void ReferenceBackend::weigh_drafts(std::span<const WeighDraftsArgs> chains) {
     }
 }
 
-}  // namespace hunch
+}

@@ -230,4 +230,4 @@ TEST(Sample, TokensFollowTheProbabilities) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -70,4 +70,4 @@ void ReferenceBackend::reduce_scores(const ReduceScoresArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

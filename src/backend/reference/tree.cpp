@@ -61,4 +61,4 @@ void ReferenceBackend::choose_nodes(const ChooseNodesArgs& args) {
   }
 }
 
-}  // namespace hunch
+}

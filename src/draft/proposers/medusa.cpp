@@ -272,4 +272,4 @@ Result<std::unique_ptr<Proposer>> make_medusa(const Proposer::Setup& setup) {
 const Register<Proposer> medusa{"medusa", "heads over the target's last hidden state (Medusa)", make_medusa};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -424,4 +424,4 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

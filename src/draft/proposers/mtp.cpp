@@ -156,4 +156,4 @@ Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
 const Register<Proposer> mtp{"mtp", "the prediction module in the model's own checkpoint", Mtp::make};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -137,4 +137,4 @@ Result<std::unique_ptr<Proposer>> make_ngram(const Proposer::Setup& setup) {
 const Register<Proposer> ngram{"ngram", "what followed the last few tokens when they stood earlier in the context", make_ngram};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -80,4 +80,4 @@ TEST(Ngram, RefusesLengthsThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -17,4 +17,4 @@ Result<std::unique_ptr<Proposer>> make_none(const Proposer::Setup&) { return std
 const Register<Proposer> none{"none", "plain decoding", make_none};
 
 }  // namespace
-}  // namespace hunch
+}

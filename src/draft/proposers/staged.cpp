@@ -21,4 +21,4 @@ const Register<Proposer> staged{
     "staged", "look-ups that cheap passes of the model check, many times before the exact check", make_staged};
 
 }  // namespace
-}  // namespace hunch
+}

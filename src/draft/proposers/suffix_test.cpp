@@ -288,4 +288,4 @@ TEST(Suffix, RefusesSettingsThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace hunch
+}

@@ -12,4 +12,4 @@ const Register<Model> deepseek_v2{
     "deepseek_v2", "DeepSeek-V2: latent attention, shared and routed experts chosen by softmax", make_deepseek_v2};
 
 }  // namespace
-}  // namespace hunch
+}

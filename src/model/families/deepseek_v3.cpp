@@ -12,4 +12,4 @@ const Register<Model> deepseek_v3{
     "deepseek_v3", "DeepSeek-V3: latent attention, shared and routed experts chosen by sigmoid and bias", make_deepseek_v3};
 
 }  // namespace
-}  // namespace hunch
+}

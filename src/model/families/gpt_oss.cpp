@@ -12,4 +12,4 @@ const Register<Model> gpt_oss{
     "gpt_oss", "gpt-oss: experts in MXFP4, attention sinks, windows in every second layer", make_gpt_oss};
 
 }  // namespace
-}  // namespace hunch
+}

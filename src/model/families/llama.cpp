@@ -11,4 +11,4 @@ Result<std::unique_ptr<Model>> make_llama(const Model::Setup& setup) {
 const Register<Model> llama{"llama", "Llama 2 and 3.x", make_llama};
 
 }  // namespace
-}  // namespace hunch
+}

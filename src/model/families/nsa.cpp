@@ -11,4 +11,4 @@ Result<std::unique_ptr<Model>> make_nsa(const Model::Setup& setup) {
 const Register<Model> nsa{"nsa", "Llama with natively trained sparse attention", make_nsa};
 
 }  // namespace
-}  // namespace hunch
+}

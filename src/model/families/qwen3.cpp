@@ -11,4 +11,4 @@ Result<std::unique_ptr<Model>> make_qwen3(const Model::Setup& setup) {
 const Register<Model> qwen3{"qwen3", "Qwen3: RMS norm on every head of q and k", make_qwen3};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -15,4 +15,4 @@ const Register<SparsePolicy> last_accepted{
     "last_accepted", "what the last accepted row attended to (SpecExtend)", make_last_accepted};
 
 }  // namespace
-}  // namespace hunch
+}

@@ -87,4 +87,4 @@ const Register<SparsePolicy> oracle{
     "oracle", "analysis only: each draft row's own best entries, found by reading everything", make_oracle};
 
 }  // namespace
-}  // namespace hunch
+}

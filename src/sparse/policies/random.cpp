@@ -54,4 +54,4 @@ Result<std::unique_ptr<SparsePolicy>> make_random(const SparsePolicy::Setup& set
 const Register<SparsePolicy> random{"random", "analysis only: entries drawn at random", make_random};
 
 }  // namespace
-}  // namespace hunch
+}

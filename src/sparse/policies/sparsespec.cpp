@@ -15,4 +15,4 @@ const Register<SparsePolicy> sparsespec{
     "sparsespec", "what all verified rows attended to, by true weights (PillarAttn)", make_sparsespec};
 
 }  // namespace
-}  // namespace hunch
+}

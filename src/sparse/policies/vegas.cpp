@@ -37,4 +37,4 @@ Result<std::unique_ptr<SparsePolicy>> make_vegas(const SparsePolicy::Setup& setu
 const Register<SparsePolicy> vegas{"vegas", "what the verified rows attended to, spread forward", make_vegas};
 
 }  // namespace
-}  // namespace hunch
+}

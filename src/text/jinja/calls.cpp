@@ -387,4 +387,4 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
   return finish(out);
 }
 
-}  // namespace hunch::jinja
+}

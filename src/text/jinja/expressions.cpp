@@ -379,4 +379,4 @@ Result<Value> Interpreter::eval_logic(const Expr& expr, Scope& scope) {
   }
 }
 
-}  // namespace hunch::jinja
+}

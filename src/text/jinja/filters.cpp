@@ -274,4 +274,4 @@ Result<Value> otherwise(In in, const Value& value, Args args) {
 }
 
 }  // namespace filters
-}  // namespace hunch::jinja
+}

@@ -12,4 +12,4 @@ using Filter = Result<Value>(In, const Value&, Args);
 Filter to_int, to_float, absolute, round, string, lower, upper, capitalize, trim, replace, title, indent, format, safe, escape,
     tojson, otherwise;
 
-}  // namespace hunch::jinja::filters
+}

@@ -312,4 +312,4 @@ Function find_filter(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace hunch::jinja
+}

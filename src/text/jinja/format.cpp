@@ -280,4 +280,4 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
   return in.finish(out);
 }
 
-}  // namespace hunch::jinja
+}

@@ -50,4 +50,4 @@ class Heap {
   size_t used_ = 0, limit_;
 };
 
-}  // namespace hunch::jinja
+}

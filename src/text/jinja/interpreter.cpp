@@ -261,4 +261,4 @@ Result<std::span<const Value>> Interpreter::iterate(const Value& value) {
   }
 }
 
-}  // namespace hunch::jinja
+}

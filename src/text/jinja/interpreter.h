@@ -176,4 +176,4 @@ Status append_json(const Value& value, const JsonStyle& style, int depth, TextBu
 Error type_error(std::string_view message);
 Error too_deep();
 
-}  // namespace hunch::jinja
+}

@@ -121,4 +121,4 @@ Status append_json(const Value& value, const JsonStyle& style, int depth, TextBu
   return type_error(fmt::format("an object of type {} cannot be written as JSON", type_name(value)));
 }
 
-}  // namespace hunch::jinja
+}

@@ -339,4 +339,4 @@ Result<std::vector<Token>> tokenize(std::string_view source, Heap& heap) {
 
 Error at_line(int line, std::string_view what) { return Error{fmt::format("chat template line {}: {}", line, what)}; }
 
-}  // namespace hunch::jinja
+}

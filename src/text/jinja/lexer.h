@@ -37,4 +37,4 @@ struct Token {
 Result<std::vector<Token>> tokenize(std::string_view source, Heap& heap);
 Error at_line(int line, std::string_view what);
 
-}  // namespace hunch::jinja
+}

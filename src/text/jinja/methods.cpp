@@ -365,4 +365,4 @@ Function find_method(const Value& object, std::string_view name) {
   return look_up(kSequence, name);
 }
 
-}  // namespace hunch::jinja
+}

@@ -328,4 +328,4 @@ Result<Program> parse(std::string_view source) {
   return program;
 }
 
-}  // namespace hunch::jinja
+}

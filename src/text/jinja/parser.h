@@ -101,4 +101,4 @@ class Parser {
   std::vector<Macro*> macros_;  // that are open, innermost last
 };
 
-}  // namespace hunch::jinja
+}

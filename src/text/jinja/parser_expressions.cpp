@@ -427,4 +427,4 @@ Result<const Expr*> Parser::call(const Expr* callee) {
   return make(Expr{.kind = ExprKind::Call, .line = line, .parts = heap_.copy(std::vector<const Expr*>{callee}), .args = args});
 }
 
-}  // namespace hunch::jinja
+}

@@ -146,4 +146,4 @@ Result<Program> parse(std::string_view source);
 Function find_filter(std::string_view name);
 Function find_test(std::string_view name);
 
-}  // namespace hunch::jinja
+}

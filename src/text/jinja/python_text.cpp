@@ -104,4 +104,4 @@ bool is_all(std::string_view text, CharClass wanted) {
   return all && (cased || (wanted != CharClass::Lower && wanted != CharClass::Upper));
 }
 
-}  // namespace hunch::jinja
+}

@@ -33,4 +33,4 @@ void each_character(std::string_view text, F&& f) {
   }
 }
 
-}  // namespace hunch::jinja
+}

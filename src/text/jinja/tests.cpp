@@ -119,4 +119,4 @@ Function find_test(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace hunch::jinja
+}

@@ -61,4 +61,4 @@ Text TextBuilder::finish(Heap& heap) const {
   return text;
 }
 
-}  // namespace hunch::jinja
+}

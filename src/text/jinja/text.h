@@ -57,4 +57,4 @@ class TextBuilder {
   std::vector<Run> runs_;
 };
 
-}  // namespace hunch::jinja
+}

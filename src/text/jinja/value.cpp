@@ -345,4 +345,4 @@ std::string python_float(double value) {
   return out += fmt::format("{}.{}", digits.substr(0, whole), digits.substr(whole));
 }
 
-}  // namespace hunch::jinja
+}

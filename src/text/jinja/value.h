@@ -113,4 +113,4 @@ Status append_str(const Value& value, TextBuilder& out);
 Status append_repr(const Value& value, TextBuilder& out);
 std::string python_float(double value);
 
-}  // namespace hunch::jinja
+}
