@@ -34,8 +34,8 @@ inline constexpr int kLanes = 16;
 //   Mask: first_lanes(n) | bits(mask) -> uint32_t | mask_of(bits) | both(a, b) | either(a, b) | none_of(mask)
 // Always-inlined wrappers over them follow.
 
-inline constexpr bool kTakesOff128 = HUNCH_LEVEL == 1;
-#if HUNCH_LEVEL != 1
+inline constexpr bool kTakesOff128 = HUNCH_LEVEL == 1 || HUNCH_LEVEL == 2;
+#if HUNCH_LEVEL != 1 && HUNCH_LEVEL != 2
 HUNCH_SIMD I32 dot4_high(I32 acc, I32 u8, I32 s8) { return dot4(acc, u8, s8); }
 #endif
 
@@ -122,4 +122,4 @@ HUNCH_SIMD F32 log(F32 x) {
   return select(less(x, inf), r, select(equal(x, inf), inf, x + x));  // x + x: a NaN stays one
 }
 
-}  // namespace hunch::HUNCH_ISA
+}

@@ -129,18 +129,23 @@ HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {
   return __builtin_popcount(m.v);
 }
 
-HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
 #if HUNCH_LEVEL >= 3
-  // Written out: GCC 12 copies the accumulators of a loop of _mm512_dpbusd_epi32 to other registers and back, every time.
+// Written out: GCC 12 copies the accumulators of a loop of _mm512_dpbusd_epi32 to other registers and back, every time.
+HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc.v) : "v"(u8.v), "v"(s8.v));
   return acc;
-#else  // bytes widened to 16 bits, even and odd apart: every product and sum is exact (vpmaddubsw would saturate)
-  const __m512i even =
-      _mm512_madd_epi16(_mm512_and_si512(u8.v, _mm512_set1_epi16(0xff)), _mm512_srai_epi16(_mm512_slli_epi16(s8.v, 8), 8));
-  const __m512i odd = _mm512_madd_epi16(_mm512_srli_epi16(u8.v, 8), _mm512_srai_epi16(s8.v, 8));
-  return {_mm512_add_epi32(acc.v, _mm512_add_epi32(even, odd))};
-#endif
 }
+#else  // as in simd_avx2.h
+HUNCH_SIMD I32 dot4(I32 acc, I32 u8, I32 s8) {
+  acc.v = _mm512_add_epi32(acc.v, _mm512_madd_epi16(_mm512_maddubs_epi16(u8.v, s8.v), _mm512_set1_epi16(1)));
+  asm("" : "+v"(acc.v));
+  return acc;
+}
+HUNCH_SIMD I32 dot4_high(I32 acc, I32 u8, I32 s8) {
+  const __m512i w = _mm512_xor_si512(u8.v, _mm512_set1_epi8(-128));
+  return dot4(acc, {_mm512_abs_epi8(w)}, {_mm512_mask_sub_epi8(s8.v, _mm512_movepi8_mask(w), _mm512_setzero_si512(), s8.v)});
+}
+#endif
 
 HUNCH_SIMD I32 dot2(I32 acc, I32 a, I32 b) {
 #if HUNCH_LEVEL >= 3
@@ -175,4 +180,4 @@ HUNCH_SIMD F32 dot_bf16(F32 acc, I32 a, I32 b) { return {_mm512_dpbf16_ps(acc.v,
 HUNCH_SIMD I32 to_bf16(F32 low, F32 high) { return {(__m512i)_mm512_cvtne2ps_pbh(high.v, low.v)}; }
 #endif
 
-}  // namespace hunch::HUNCH_ISA
+}
