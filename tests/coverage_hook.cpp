@@ -11,7 +11,7 @@ constexpr uintptr_t kCounters = 1 << 16;
 uint8_t counters[kCounters];
 [[maybe_unused]] const bool known = (__sanitizer_cov_8bit_counters_init(counters, counters + kCounters), true);
 
-}  // namespace
+}
 
 extern "C" __attribute__((no_sanitize("address", "undefined"))) void __sanitizer_cov_trace_pc() {
   const auto caller = reinterpret_cast<uintptr_t>(__builtin_return_address(0));

@@ -43,7 +43,7 @@ void finish() {
   std::fclose(file);
 }
 
-}  // namespace
+}
 
 extern "C" int InitializeInjection() {
   const char* path = std::getenv("KERNEL_TIMES");

@@ -142,7 +142,7 @@ hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_err
   return to_structure(from, to.structured, error);
 }
 
-}  // namespace
+}
 
 extern "C" {
 

@@ -1,7 +1,6 @@
 // The C interface: a stream is that of the C++ interface, and whatever a caller gets wrong is answered by a status.
 #include "hunch/hunch_c.h"
 
-#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -260,5 +259,5 @@ TEST_F(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
   EXPECT_TRUE(chosen == choices[0] || chosen == choices[1]) << chosen;
 }
 
-}  // namespace
+}
 }

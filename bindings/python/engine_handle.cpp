@@ -72,7 +72,7 @@ SpeculationOptions speculation_of(const std::string& config, const std::vector<D
   return std::move(*options);
 }
 
-}  // namespace
+}
 
 void raise(const Error& error) {
   std::string message = in_words_of_python(error.message);

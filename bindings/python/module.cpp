@@ -286,7 +286,7 @@ void bind_engine(nb::module_& m) {
       .def("close", &EngineHandle::close, "Cancels what runs and frees the model.");
 }
 
-}  // namespace
+}
 }  // namespace hunch::python
 
 NB_MODULE(_hunch, m) {

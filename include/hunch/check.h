@@ -12,7 +12,7 @@ namespace hunch {
   std::abort();
 }
 
-}  // namespace hunch
+}
 
 #define HUNCH_CHECK(cond) \
   do { \

@@ -67,7 +67,7 @@ class [[nodiscard]] Status {
   std::optional<Error> error_;
 };
 
-}  // namespace hunch
+}
 
 // HUNCH_TRY(declaration, expression): bind the value or return the error to the caller.
 //   HUNCH_TRY(auto file, MappedFile::open(path));

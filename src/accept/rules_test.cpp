@@ -331,5 +331,5 @@ TEST(KeyedChance, ItsCoinsAndResidualsAreIndependent) {
   EXPECT_NEAR(double(first) / low, 0.5, 4.5 * 0.5 / std::sqrt(low));
 }
 
-}  // namespace
+}
 }

@@ -363,5 +363,5 @@ TEST(SampledTrees, WhereNothingWasDrawnTheTargetDecidesAlone) {
   EXPECT_EQ(rows.decide(1).next, 3);
 }
 
-}  // namespace
+}
 }

@@ -57,7 +57,7 @@ ordered_json named_logprob(int32_t id, float logprob, const TokenNames& names) {
   return {{"token", names.name(id)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
 }
 
-}  // namespace
+}
 
 ordered_json chat_logprobs(std::span<const ScoredToken> tokens, const TokenNames& names) {
   ordered_json content = ordered_json::array();
@@ -178,7 +178,7 @@ ordered_json speculation_json(std::span<const Generation* const> generations, bo
   return out;
 }
 
-}  // namespace
+}
 
 ordered_json metrics_json(std::span<const Generation* const> generations, ApiLimits::SpeculationMetrics detail) {
   using Detail = ApiLimits::SpeculationMetrics;

@@ -138,7 +138,7 @@ std::string enveloped(const BatchLine& line, ordered_json id, int status, ordere
   return json_line(out);
 }
 
-}  // namespace
+}
 
 std::string batch_answer(
     const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model, const Tokenizer* tokenizer) {

@@ -45,7 +45,7 @@ Status read_envelope(const object& fields) {
   return {};
 }
 
-}  // namespace
+}
 
 Status parse_batch_line(std::string_view json, BatchLine& out) {
   if (json.size() > kMaxBatchLineBytes)

@@ -158,5 +158,5 @@ TEST(BatchAnswer, SumsWhatTheSamplesTook) {
       R"("choices":{"own":6,"shared":18,"reused":0}})");
 }
 
-}  // namespace
+}
 }

@@ -8,7 +8,6 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 
 #include "api/body_keys.h"
 #include "api/nearest.h"
@@ -330,7 +329,7 @@ Status settle(const object& fields, BodyReader& in) {
   return {};
 }
 
-}  // namespace
+}
 
 Status read_fields(const object& fields, BodyReader& in) {
   const bool batch = in.kind == BodyKind::Batch;

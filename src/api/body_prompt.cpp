@@ -104,7 +104,7 @@ Error too_many(BodyReader& in, std::string_view key) {
   return coded(in, "too_many_prompts", usage_error(fmt::format("\"{}\" holds more than {} prompts", key, kMaxChoices)));
 }
 
-}  // namespace
+}
 
 Status read_prompt(std::string_view key, const element& v, BodyReader& in) {
   Body& out = in.out;

@@ -16,7 +16,7 @@ using simdjson::SUCCESS;
 using simdjson::dom::element;
 using simdjson::dom::object;
 
-}  // namespace
+}
 
 Status read_lossless(std::string_view key, const element& v, BodyReader& in) {
   std::string_view word;

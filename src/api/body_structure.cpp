@@ -50,7 +50,7 @@ Status set_choice(std::string_view key, const element& v, BodyReader& in) {
   return set(in, {.kind = Kind::Choice, .choices = std::move(choices)});
 }
 
-}  // namespace
+}
 
 Status read_response_format(std::string_view key, const element& v, BodyReader& in) {
   in.out.structure_key = key;
@@ -123,6 +123,9 @@ Status read_tools(std::string_view key, const element& v, BodyReader& in) {
           fmt::format("\"{}\": item {} must be {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", key, names.size()));
     if (tool["function"]["parameters"].get(parameters) == SUCCESS && !parameters.is_null() && !parameters.is_object())
       return wanted("parameters", "a JSON schema, an object", parameters);
+    if (element kind;
+        tool["function"]["parameters"]["type"].get(kind) == SUCCESS && (kind.get(type) != SUCCESS || type != "object"))
+      return wanted("parameters", "a schema of type \"object\"", kind);
     if (std::find(names.begin(), names.end(), name) != names.end())
       return usage_error(fmt::format("\"{}\": two functions are called {}", key, excerpt(name)));
     if (names.size() == kMaxIdList) return usage_error(fmt::format("\"{}\" has more than {} tools", key, kMaxIdList));

@@ -30,7 +30,7 @@ std::string random_id() {
   return out;
 }
 
-}  // namespace
+}
 
 std::optional<ApiError> Call::State::read(std::string_view json, const ServedModels& models, std::string_view request_id) {
   if (json.size() > limits.max_body_bytes)

@@ -170,7 +170,7 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
 json tools() {
   return json::parse(
       R"([{"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"at":{"$ref":"#/$defs/T"},
-      "or":{"$ref":"#"}}, "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait","parameters":{}}}])");
+      "or":{"$ref":"#"},"c":{"enum":[{"$ref":"#"}]}}, "$defs":{"T":{"type":"string"}}}}}, {"type":"function","function":{"name":"wait","parameters":{}}}])");
 }
 
 TEST(Tools, ForceASchemaAndReadItsReply) {
@@ -185,7 +185,8 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["parameters"]["$ref"], "#/$defs/0");
   EXPECT_EQ(look["properties"]["at"]["$ref"], "#/$defs/0/$defs/T");
   EXPECT_EQ(look["properties"]["or"]["$ref"], "#/$defs/0");
-  EXPECT_EQ(schema["$defs"]["1"], json::parse(R"({"type":"object","properties":{}})"));
+  EXPECT_EQ(look["properties"]["c"]["enum"][0]["$ref"], "#") << "data";
+  EXPECT_EQ(schema["items"]["anyOf"][1]["properties"]["parameters"], json::parse(R"({"type":"object","properties":{}})"));
   EXPECT_EQ(schema["maxItems"], 1);
   Generation g;
   g.finish = FinishReason::Stop;
@@ -402,5 +403,5 @@ TEST(Stream, NeverSplitsACharacter) {
     }
 }
 
-}  // namespace
+}
 }

@@ -13,7 +13,7 @@ std::string unescaped(const std::string& written) {
   return parsed.is_string() ? parsed.get<std::string>() : written;
 }
 
-}  // namespace
+}
 
 size_t CallJson::feed(std::string_view text) {
   size_t at = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "api/call_state.h"
 #include "api/reasoning_parser.h"
@@ -21,13 +22,21 @@ constexpr std::array kKinds = {"type", "$ref", "const", "enum", "anyOf", "oneOf"
 
 std::string name_of(const ordered_json& tool) { return tool["function"]["name"].get<std::string>(); }
 
-// A schema that becomes a part of another: its references follow it to its place there.
-void move_to(ordered_json& schema, const std::string& place) {
+// A schema that becomes a part of another: its references follow it to its place there. Whether it has any. `names`: its keys are
+// names, not keywords.
+bool move_to(ordered_json& schema, const std::string& place, bool names = false) {
+  bool refers = false;
   for (auto& [key, value] : schema.items()) {
-    if (value.is_structured()) move_to(value, place);
-    else if (key == "$ref" && value.is_string() && value.get<std::string>().starts_with("#"))
+    if (!names && (key == "const" || key == "enum" || key == "default" || key == "examples")) continue;  // data
+    const bool of_names = key == "properties" || key == "patternProperties" || key == "$defs" || key == "definitions";
+    if (value.is_structured()) {
+      refers |= move_to(value, place, !names && of_names);
+    } else if (!names && key == "$ref" && value.is_string() && value.get<std::string>().starts_with("#")) {
       value = place + value.get<std::string>().substr(1);
+      refers = true;
+    }
   }
+  return refers;
 }
 
 // The schema of a function's arguments, which are an object.
@@ -51,15 +60,17 @@ std::string forced_schema(const Body& body) {
     ordered_json calls = ordered_json::array(), defs;
     for (const ordered_json& tool : body.tools) {
       const std::string id = fmt::format("{}", calls.size()), place = "#/$defs/" + id;
-      move_to(defs[id] = parameters_of(tool), place);
+      ordered_json parameters = parameters_of(tool);
+      if (move_to(parameters, place)) defs[id] = std::exchange(parameters, {{"$ref", place}});
       calls.push_back({
           {"type", "object"},
-          {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", {{"$ref", place}}}}},
+          {"properties", {{"name", {{"const", name_of(tool)}}}, {"parameters", std::move(parameters)}}},
           {"required", {"name", "parameters"}},
           {"additionalProperties", false},
       });
     }
-    schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}, {"$defs", std::move(defs)}};
+    schema = {{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", std::move(calls)}}}};
+    if (!defs.is_null()) schema["$defs"] = std::move(defs);
     if (!body.parallel_tool_calls) schema["maxItems"] = 1;
   }
   return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -86,7 +97,7 @@ class FirstCallOnly final : public ReplyReader {
   std::unique_ptr<ReplyReader> reader_;
 };
 
-}  // namespace
+}
 
 Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
   if (!chat()) return {};

@@ -106,7 +106,7 @@ Generation without_columns(Generation g) {
   return g;
 }
 
-}  // namespace
+}
 
 std::string Call::opening() {
   State& s = *state_;

@@ -344,5 +344,5 @@ TEST(ApiError, HasOpenAisShape) {
   EXPECT_EQ(api_error(Error{"the device failed"}).status, 500);
 }
 
-}  // namespace
+}
 }

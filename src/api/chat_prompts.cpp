@@ -13,7 +13,7 @@ TemplateLimits limits_of(const Engine& engine) {
   return {.output_bytes = std::max(kLeastBytes, kBytesPerToken * size_t(engine.context_len()))};
 }
 
-}  // namespace
+}
 
 ChatPrompts::ChatPrompts(Engine& engine, std::string_view chat_template, nlohmann::ordered_json kwargs, bool trust_bodies)
     : engine_(engine), kwargs_(std::move(kwargs)), trust_bodies_(trust_bodies) {

@@ -1,6 +1,5 @@
 #include "api/error.h"
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -28,7 +27,7 @@ std::string_view usual_type(int status) {
   }
 }
 
-}  // namespace
+}
 
 std::string error_body(const ApiError& error) {
   nlohmann::ordered_json inner;

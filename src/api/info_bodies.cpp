@@ -51,7 +51,7 @@ ordered_json defaults_json(const Request& defaults) {
   return out;
 }
 
-}  // namespace
+}
 
 std::string models_body(const ServedModels& models) {
   ordered_json data = ordered_json::array();

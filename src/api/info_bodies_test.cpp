@@ -94,5 +94,5 @@ TEST(InfoBodies, DescribeEveryKeyThatABodyMaySet) {
   }
 }
 
-}  // namespace
+}
 }

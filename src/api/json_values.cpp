@@ -50,13 +50,14 @@ Error not_json(std::string_view json, simdjson::error_code error) {
     at = *broken;
   } else if (!json.starts_with("\xef\xbb\xbf")) {
     nlohmann::json::sax_parse(json, &finder);
-    at = finder.found ? std::min(finder.at > 0 ? finder.at - 1 : 0, json.size()) : 0;
+    if (!finder.found) return usage_error("a whole number in it does not fit 64 bits; make it a string");
+    at = std::min(finder.at > 0 ? finder.at - 1 : 0, json.size());
   }
   return usage_error(fmt::format(
       "not JSON: {} (byte {}{})", what, at, at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends"));
 }
 
-}  // namespace
+}
 
 Result<element> parse_json(simdjson::dom::parser& parser, std::string_view json, int depth) {
   if (parser.allocate(std::max<size_t>(json.size(), 64), size_t(depth)) != SUCCESS) return Error{"no memory to read the request"};

@@ -137,7 +137,7 @@ ordered_json route(const char* summary, const std::string& asks, const std::stri
   return out;
 }
 
-}  // namespace
+}
 
 std::string openapi_body(std::string_view version) {
   ordered_json out{

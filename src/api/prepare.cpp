@@ -188,7 +188,7 @@ class Preparer {
   BodyFault& fault_;
 };
 
-}  // namespace
+}
 
 Result<PreparedBody> prepare_body(Body& body, Engine& engine, const ChatPrompts& chat, BodyFault& fault) {
   return Preparer(body, engine, fault).run(chat);

@@ -158,7 +158,7 @@ bool among(std::string_view name, const Names& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-}  // namespace
+}
 
 std::string reasoning_parser_names() {
   std::string out = "none";

@@ -36,7 +36,7 @@ std::string meaning(int which, std::string_view text, size_t piece) {
   return out;
 }
 
-}  // namespace
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;

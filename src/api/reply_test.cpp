@@ -137,5 +137,5 @@ TEST(Readers, StayLinearOnHostileText) {
       }
 }
 
-}  // namespace
+}
 }

@@ -163,7 +163,7 @@ Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeCon
   return false;
 }
 
-}  // namespace
+}
 
 Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   HUNCH_TRY(const json object, parse_object(text));

@@ -132,7 +132,7 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
   if (method != "draft_model") say("--draft-vocab", "method", method);
 }
 
-}  // namespace
+}
 
 Result<std::vector<DrafterOptions>> resolve_drafters(const SpeculationFlags& flags) {
   HUNCH_TRY(const SpeculativeConfig merged, merge(flags));

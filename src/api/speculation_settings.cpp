@@ -77,7 +77,7 @@ bool is_other_method(std::string_view name) {
   return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods);
 }
 
-}  // namespace
+}
 
 const std::vector<SpeculationSetting>& speculation_settings() {
   static const std::vector<SpeculationSetting> settings = {

@@ -44,7 +44,7 @@ class Reader {
   size_t at_ = 0;
 };
 
-}  // namespace
+}
 
 Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, std::string_view text) {
   Reader in(text);

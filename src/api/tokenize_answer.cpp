@@ -148,7 +148,7 @@ std::variant<std::string, ApiError> answered(
   return error;
 }
 
-}  // namespace
+}
 
 std::variant<std::string, ApiError> tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits) {
   return answered(body, models, limits, [&](const Asked& asked, BodyFault& fault) { return tokenize(asked, models, fault); });

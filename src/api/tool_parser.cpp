@@ -206,7 +206,7 @@ const Named* named(std::string_view name) {
   return at == std::end(kParsers) ? nullptr : at;
 }
 
-}  // namespace
+}
 
 std::string tool_parser_names() {
   std::string out;

@@ -22,7 +22,7 @@ Error out_of_range(std::string_view flag, std::string_view text, const Range& ra
   return usage_error(fmt::format("{} must be {}, not {}", flag, range.text(), excerpt(text)));
 }
 
-}  // namespace
+}
 
 std::string Range::text() const {
   if (least == -kUnbounded && most == kUnbounded) return "finite";

@@ -51,5 +51,5 @@ TEST(Values, SuggestsTheNearestChoice) {
   EXPECT_EQ(parse_choice("--policy", "full", kPolicies).value(), "full");
 }
 
-}  // namespace
+}
 }

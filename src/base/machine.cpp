@@ -23,7 +23,7 @@ int64_t physical_bytes() { return int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sys
 
 constexpr const char* kCgroup = "/sys/fs/cgroup";
 
-}  // namespace
+}
 
 int64_t cgroup_memory_limit(const std::string& root) {
   int64_t least = 0;

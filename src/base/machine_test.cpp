@@ -34,5 +34,5 @@ TEST(MachineHere, HasMemory) {
   EXPECT_LE(free_memory_bytes(), usable_memory_bytes());
 }
 
-}  // namespace
+}
 }

@@ -53,5 +53,5 @@ TEST(Noise, IsUniform) {
   EXPECT_NEAR(squares / n, 1.0 / 3, 0.005);
 }
 
-}  // namespace
+}
 }

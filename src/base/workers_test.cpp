@@ -31,5 +31,5 @@ TEST(Workers, FinishWhatWasStartedMeanwhile) {
   }
 }
 
-}  // namespace
+}
 }

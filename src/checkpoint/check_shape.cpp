@@ -110,7 +110,7 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s, Predicts
   return out;
 }
 
-}  // namespace
+}
 
 Status check_shape(const ModelShape& s, std::string_view source) {
   const auto out_of_range = [&](std::string_view name, auto value, auto least, auto most) {

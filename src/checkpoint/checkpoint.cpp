@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -229,7 +228,7 @@ Result<std::unique_ptr<Checkpoint>> open_safetensors_file(const std::string& pat
   return open_folder(folder, ShardList{{path}, {}});
 }
 
-}  // namespace
+}
 
 Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(Bytes bytes, std::string_view name, bool vocab_only) {
   HUNCH_TRY(auto out, assemble_gguf(bytes, name, vocab_only));

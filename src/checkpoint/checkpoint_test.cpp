@@ -165,5 +165,5 @@ TEST_F(CheckpointTest, InfoCountsTheEmbeddingOnlyWhereItIsTheHead) {
   EXPECT_NEAR(double(balance_len(tied_info, tied->shape(), DType::F16)) * per_token, double(tied_info.tensor_bytes), per_token);
 }
 
-}  // namespace
+}
 }

@@ -444,7 +444,7 @@ std::optional<int32_t> named_eos(const Fields& tokenizer_config, const Fields& s
   return std::nullopt;
 }
 
-}  // namespace
+}
 
 std::string tool_template(const TokenizerSource& tokenizer) {
   const Json config = Json::parse(tokenizer.tokenizer_config_json, nullptr, /*allow_exceptions=*/false);

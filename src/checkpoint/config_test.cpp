@@ -170,5 +170,5 @@ TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
   EXPECT_EQ(good(d).shape.eos_ids, std::vector<int32_t>{30});
 }
 
-}  // namespace
+}
 }

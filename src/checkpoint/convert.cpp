@@ -133,7 +133,7 @@ std::vector<float> llama3_factors(const ModelShape& s) {
   return out;
 }
 
-}  // namespace
+}
 
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
     const ConvertCallback& progress, const std::atomic<bool>* interrupted) {

@@ -37,7 +37,7 @@ Status check_storable(const DrafterFile& file) {
   return {};
 }
 
-}  // namespace
+}
 
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method,
     const ConvertCallback& progress, const std::atomic<bool>* interrupted) {

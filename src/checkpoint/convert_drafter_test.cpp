@@ -94,5 +94,5 @@ TEST_F(ConvertDrafterTest, ModelsAreNoDraftersAndDamagedDraftersStayDrafters) {
   EXPECT_FALSE(is_learned_drafter(at("none")));
 }
 
-}  // namespace
+}
 }

@@ -97,7 +97,7 @@ Status write_tensor(
   return {};
 }
 
-}  // namespace
+}
 
 uint32_t file_type_of(DType type) {
   switch (type) {

@@ -232,5 +232,5 @@ TEST_F(ConvertTest, ReportsProgressUpToTheWhole) {
   EXPECT_EQ(done, report.bytes_in);
 }
 
-}  // namespace
+}
 }

@@ -30,7 +30,7 @@ void set_expert_layers(ModelShape& s, int dense, int frequency) {
     s.num_experts = s.experts_per_token = 0, s.expert_ffn = s.shared_ffn = 0, s.expert_layer.clear();
 }
 
-}  // namespace
+}
 
 Status read_deepseek(const JsonConfig& config, ModelShape& s) {
   const bool v3 = s.family == "deepseek_v3";

@@ -105,5 +105,5 @@ TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
   expect_part(open_error(tensors, config), "missing tensor blk.2.attn_output.weight");
 }
 
-}  // namespace
+}
 }

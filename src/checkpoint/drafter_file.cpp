@@ -46,7 +46,7 @@ Result<ShardList> weights_of(const std::string& folder) {
   return list_shards(folder);  // says what is missing
 }
 
-}  // namespace
+}
 
 void DrafterFile::add(TensorEntry entry, std::span<const std::byte> file) {
   if (entry.name.ends_with("rotary_emb.inv_freq")) return;  // derived from rope_theta

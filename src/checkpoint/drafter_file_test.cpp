@@ -225,5 +225,5 @@ TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
   expect_error(GgufFile::parse(gguf, "g"), "tensor d2t: type 27");
 }
 
-}  // namespace
+}
 }

@@ -32,7 +32,7 @@ std::string_view method_in(std::string_view name) {
   return {};
 }
 
-}  // namespace
+}
 
 bool is_drafter_method(std::string_view name) {
   return std::find(kDrafterMethods.begin(), kDrafterMethods.end(), name) != kDrafterMethods.end();

@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 
 constexpr std::string_view kWeight = ".weight", kAll = "_exps";
 
-}  // namespace
+}
 
 bool is_expert_matrix(std::string_view name) {
   if (!name.starts_with("blk.") || !name.ends_with(kWeight)) return false;

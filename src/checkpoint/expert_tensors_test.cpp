@@ -182,5 +182,5 @@ TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
       open_gguf(bytes, 3, {4, 64, tiny::kHidden}), "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
 }
 
-}  // namespace
+}
 }

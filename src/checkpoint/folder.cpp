@@ -59,7 +59,7 @@ Result<std::string> optional_text(const std::string& path, size_t most) {
   return read_text_file(path, most);
 }
 
-}  // namespace
+}
 
 bool is_pickle(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();

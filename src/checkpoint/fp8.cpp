@@ -29,7 +29,7 @@ Fp8Name kv_scale_name(std::string_view hf_name) {
   return {};
 }
 
-}  // namespace
+}
 
 Fp8Name fp8_name(std::string_view hf_name) {
   const size_t dot = hf_name.rfind('.');

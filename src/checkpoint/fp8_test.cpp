@@ -217,5 +217,5 @@ TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
   }
 }
 
-}  // namespace
+}
 }

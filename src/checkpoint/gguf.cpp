@@ -199,7 +199,7 @@ Status place_tensors(
   return {};
 }
 
-}  // namespace
+}
 
 std::string_view gguf_type_name(GgufType type) {
   static constexpr std::string_view kNames[] = {
@@ -316,7 +316,7 @@ T load(std::span<const std::byte> bytes, uint64_t index = 0) {
   return value;
 }
 
-}  // namespace
+}
 
 Result<std::optional<int64_t>> GgufFile::integer(std::string_view key) const {
   const GgufValue* value = find(key);

@@ -284,7 +284,7 @@ Result<SamplingDefaults> read_sampling(const GgufFile& file) {
   return out;
 }
 
-}  // namespace
+}
 
 Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
   ModelDescription out;

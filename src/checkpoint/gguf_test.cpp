@@ -229,5 +229,5 @@ TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
   EXPECT_EQ(c->shape().rope_factors, (std::vector<float>{1, 1, 2, 8}));
 }
 
-}  // namespace
+}
 }

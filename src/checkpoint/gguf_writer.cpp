@@ -35,7 +35,7 @@ size_t elements_of(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-}  // namespace
+}
 
 GgufWriter::~GgufWriter() {
   if (fd_ >= 0) ::close(fd_);

@@ -28,7 +28,7 @@ bool fits_int64(const Json& value) {
   return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX));
 }
 
-}  // namespace
+}
 
 struct JsonConfig::Tree {
   Json root;

@@ -18,7 +18,7 @@ Error system_error(const char* what, const std::string& path, int code) {
   return {fmt::format("{}: {}: {}", what, path, std::strerror(code))};
 }
 
-}  // namespace
+}
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
   if (path.find('\0') != std::string::npos) return Error{"a path may not contain a NUL byte"};

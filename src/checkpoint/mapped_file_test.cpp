@@ -46,5 +46,5 @@ TEST_F(MappedFileTest, TextFilesHaveALimit) {
   EXPECT_FALSE(read_text_file(at("text"), 4).ok());
 }
 
-}  // namespace
+}
 }

@@ -22,7 +22,7 @@ uint64_t scale_bytes(const Tensor& tensor) {
   return uint64_t(rows * columns) * sizeof(float);
 }
 
-}  // namespace
+}
 
 ModelInfo describe(const Checkpoint& checkpoint) {
   ModelInfo info;

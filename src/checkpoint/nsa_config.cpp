@@ -99,7 +99,7 @@ Result<NsaShape> read_object(const JsonConfig& config, const std::string& text) 
   return s;
 }
 
-}  // namespace
+}
 
 Result<NsaShape> read_nsa(const JsonConfig& config) {
   HUNCH_TRY(const auto object, config.object("nsa"));

@@ -110,5 +110,5 @@ TEST(NsaConfig, NamesTheTensorThatIsMissingOrTooMuchOrOfAnotherShape) {
   expect_part(open_error(all, with("cmp_kind", "mean")), "nsa_cmp_k.weight is not part of a nsa model");
 }
 
-}  // namespace
+}
 }

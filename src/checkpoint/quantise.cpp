@@ -240,7 +240,7 @@ void quantise_q4_k(const float* in, std::byte* out) {
   pack_scales(six, out + 4);
 }
 
-}  // namespace
+}
 
 void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count) {
   const DTypeInfo info = dtype_info(dtype);

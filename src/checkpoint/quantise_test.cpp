@@ -192,5 +192,5 @@ TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
     }
 }
 
-}  // namespace
+}
 }

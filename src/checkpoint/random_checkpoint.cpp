@@ -140,7 +140,7 @@ class RandomCheckpoint final : public Checkpoint {
   uint64_t seed_;
 };
 
-}  // namespace
+}
 
 std::vector<std::string> random_model_names() {
   std::vector<std::string> names;

@@ -107,7 +107,7 @@ Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start,
   return {};
 }
 
-}  // namespace
+}
 
 Result<std::vector<TensorEntry>> parse_safetensors(
     std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers) {

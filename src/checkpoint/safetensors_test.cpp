@@ -133,5 +133,5 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
       std::memcmp(checkpoint->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64), 0);
 }
 
-}  // namespace
+}
 }

@@ -18,7 +18,7 @@ Error misshapen(std::string_view source, std::string_view name, const TensorEntr
       "{}: tensor {} has shape [{}], expected [{}]", source, quote(name), fmt::join(entry.shape, ", "), fmt::join(wanted, ", "))};
 }
 
-}  // namespace
+}
 
 bool SplitExperts::takes(std::string_view name) {
   const std::string_view stem = name.substr(0, name.rfind('.')), kind = name.substr(stem.size());

@@ -164,5 +164,5 @@ TEST(SplitExperts, BelongToGptOssAlone) {
   test::expect_error(test::opened(filled(tensors), tiny::config("llama")), "belongs to experts, of which this model has none");
 }
 
-}  // namespace
+}
 }

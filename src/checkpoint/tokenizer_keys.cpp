@@ -68,7 +68,7 @@ bool template_adds_bos(const Json& post) {
       single[0].contains("SpecialToken");
 }
 
-}  // namespace
+}
 
 Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_size, std::string_view source) {
   const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tokenizer.json: {}", source, what)}; };

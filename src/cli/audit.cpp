@@ -131,7 +131,7 @@ Result<int> audit(const RunFlags& flags, const FlagSet& set) {
   return both->difference() ? 1 : 0;
 }
 
-}  // namespace
+}
 
 Result<int> audit_command(Arguments arguments) {
   RunFlags flags;

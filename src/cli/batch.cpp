@@ -91,7 +91,7 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   return code;
 }
 
-}  // namespace
+}
 
 Result<int> batch_command(Arguments arguments) {
   BatchFlags flags;

@@ -28,7 +28,7 @@ Error io_error(const std::string& path, std::string_view what, int error) {
   return Error{fmt::format("{}: {}: {}", path, what, std::strerror(error))};
 }
 
-}  // namespace
+}
 
 Result<std::unique_ptr<BatchInput>> BatchInput::open(const std::string& path) {
   int descriptor = STDIN_FILENO;

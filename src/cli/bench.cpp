@@ -372,7 +372,7 @@ Result<int> llama_bench_command(Arguments arguments) {
   return LlamaBench(flags, speculation, progress).run(settings);
 }
 
-}  // namespace
+}
 
 SpeculationOptions plain_decoding() {
   SpeculationOptions out;

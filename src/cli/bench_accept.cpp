@@ -312,7 +312,7 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   add_sampling_flags(set, flags.sampling);
 }
 
-}  // namespace
+}
 
 Result<int> bench_accept_command(Arguments arguments) {
   AcceptFlags flags;

@@ -258,7 +258,7 @@ void add_batch_flags(FlagSet& set, BatchFlags& flags) {
   set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", FlagSet::stored(flags.format, parse_row_format));
 }
 
-}  // namespace
+}
 
 Result<int> bench_batch_command(Arguments arguments) {
   BatchFlags flags;

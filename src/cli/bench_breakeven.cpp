@@ -2,8 +2,6 @@
 // into the table of costs that the planner reads.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -110,7 +108,7 @@ Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOp
       engine.description(), draft_kind_name(plan), markdown(rows)));
 }
 
-}  // namespace
+}
 
 Result<int> bench_breakeven_command(Arguments arguments) {
   BreakEvenFlags flags;

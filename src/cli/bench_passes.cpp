@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "cli/bench.h"
 #include "draft/static_tree.h"
@@ -57,7 +56,7 @@ void add_experts(ordered_json& row, const PassCost& cost) {
   if (cost.bytes.experts_read > 0) row["experts"] = cost.bytes.experts_read;
 }
 
-}  // namespace
+}
 
 Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling) {
   BenchTable table{"plain", "Plain decoding", {}, "share: (weights + KV) bytes / time over the streaming read of this run"};

@@ -36,7 +36,7 @@ bool guesses_by_itself(std::string_view word) {
       word == "staged";
 }
 
-}  // namespace
+}
 
 Result<SpeculationOptions> named_policy(const std::string& name) {
   SpeculationOptions o;

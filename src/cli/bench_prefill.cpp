@@ -77,7 +77,7 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
   return table;
 }
 
-}  // namespace
+}
 
 PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
   const ModelShape& shape = checkpoint.shape();

@@ -33,5 +33,5 @@ TEST(PrefillWork, CountsMatricesForEveryTokenAndTheHeadOnce) {
   EXPECT_DOUBLE_EQ(many.attention, 36 * 4. * 32 * 128 * 500500);
 }
 
-}  // namespace
+}
 }

@@ -50,7 +50,7 @@ Result<double> start_once(const std::string& model, int threads) {
   return ms;
 }
 
-}  // namespace
+}
 
 Result<BenchTable> bench_start(const std::string& model, int threads) {
   std::vector<double> times;

@@ -172,7 +172,7 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
   return rows;
 }
 
-}  // namespace
+}
 
 void add_random_flags(FlagSet& set, ModelFlags& flags) {
   flags.random_type = "bf16";

@@ -104,7 +104,7 @@ std::string quoted_for_csv(const ordered_json& v) {
   return out + "\"";
 }
 
-}  // namespace
+}
 
 Result<RowFormat> parse_row_format(std::string_view flag, std::string_view text) {
   static constexpr std::string_view kFormats[] = {"md", "json", "jsonl", "csv"};

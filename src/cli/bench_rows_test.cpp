@@ -109,5 +109,5 @@ TEST(BenchRows, MarkdownLinesUpAndHasTheOptionalColumns) {
   expect_part(out, "15.00 ± 7.07");
 }
 
-}  // namespace
+}
 }

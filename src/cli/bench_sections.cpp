@@ -109,7 +109,7 @@ void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   add_format_flag(set, flags.json);
 }
 
-}  // namespace
+}
 
 std::string table_text(const BenchTable& table) {
   std::string out = table.title + "\n";

@@ -191,7 +191,7 @@ class SsvBench {
   int64_t done_ = 0;
 };
 
-}  // namespace
+}
 
 Result<int> bench_ssv_command(Arguments arguments) {
   SsvFlags flags;

@@ -65,5 +65,5 @@ TEST(Bench, AlignsTables) {
   EXPECT_EQ(table_text(table), "Title\n  rows    ms\n     2  12.3\n    12  1.50\n");
 }
 
-}  // namespace
+}
 }

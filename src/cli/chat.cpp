@@ -137,7 +137,7 @@ Result<int> chat(const ChatFlags& flags, const FlagSet& set) {
   return Chat(*engine, std::move(form), request_of(flags.sampling, speculation), flags, progress).talk();
 }
 
-}  // namespace
+}
 
 Result<int> chat_command(Arguments arguments) {
   ChatFlags flags;

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 // The user waits for one conversation of their own; templates of strangers are bounded all the same.
 TemplateLimits limits() { return {.time = std::chrono::seconds(10), .output_bytes = kMaxTextBytes}; }
 
-}  // namespace
+}
 
 Result<std::string> chat_template_text(const ChatTemplateFlags& flags) {
   if (flags.name_or_text && flags.file) return usage_error("--chat-template and --chat-template-file exclude each other");

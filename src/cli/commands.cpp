@@ -56,7 +56,7 @@ std::string overview() {
   return out;
 }
 
-}  // namespace
+}
 
 std::string_view build_commit() {
 #ifdef HUNCH_COMMIT

@@ -211,7 +211,7 @@ Result<int> demo(const DemoFlags& flags) {
   return Demo(*engine, progress, paint, flags.seed.value_or(7)).show(book, int64_t(ids.size()));
 }
 
-}  // namespace
+}
 
 Result<int> demo_command(Arguments arguments) {
   DemoFlags flags;

@@ -50,7 +50,7 @@ std::string badge(Dice& dice) {
 
 constexpr std::string_view kOpen = "<|im_start|>", kClose = "<|im_end|>\n";
 
-}  // namespace
+}
 
 std::string BookRecord::text() const {
   return fmt::format(

@@ -37,5 +37,5 @@ TEST(DemoBook, EndsAPromptWhereTheAnswerBegins) {
   EXPECT_TRUE(book.text().ends_with(".\n"));
 }
 
-}  // namespace
+}
 }

@@ -199,7 +199,7 @@ std::string text_of(const ordered_json& j) {
   return out;
 }
 
-}  // namespace
+}
 
 Result<int> doctor_command(Arguments arguments) {
   bool json = false;

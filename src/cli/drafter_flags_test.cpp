@@ -179,5 +179,5 @@ TEST(CheckDrafter, NamesWhatIsLoaded) {
       "method mtp is not loaded; loaded are eagle (e): add --model-draft PATH");
 }
 
-}  // namespace
+}
 }

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "draft/drafter_shape.h"
 
 namespace hunch {
@@ -81,7 +79,7 @@ Status read_medusa(const DrafterFile& file, DrafterInfo& out) {
   return {};
 }
 
-}  // namespace
+}
 
 Result<DrafterInfo> describe_drafter(const DrafterFile& file) {
   const JsonConfig& config = file.config();

@@ -110,5 +110,5 @@ TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {
   expect_error(config, "must be a list of whole numbers, but holds a string");
 }
 
-}  // namespace
+}
 }

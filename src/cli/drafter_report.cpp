@@ -51,7 +51,7 @@ void add_tensors(const DrafterFile& file, ordered_json& out) {
     out["encodings"]["integers"] = {{"tensors", whole_numbers.tensors}, {"bytes", whole_numbers.bytes}};
 }
 
-}  // namespace
+}
 
 Result<ordered_json> drafter_json(const std::string& path) {
   HUNCH_TRY(const auto file, DrafterFile::open(path));

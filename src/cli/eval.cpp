@@ -47,12 +47,14 @@ bool kv_is_exact(Engine& engine) {
   return type.block_bytes >= 2 * type.block;
 }
 
-std::vector<int64_t> contexts_of(const EvalFlags& flags, std::vector<int64_t> otherwise, int64_t most) {
+Result<std::vector<int64_t>> contexts_of(const EvalFlags& flags, std::vector<int64_t> otherwise, int64_t most) {
   std::vector<int64_t> out;
   for (int64_t context : flags.contexts.empty() ? otherwise : flags.contexts) {
     if (context <= most) out.push_back(context);
     else note(fmt::format("a context of {} is beyond {}", context, most));
   }
+  if (out.empty())
+    return usage_error(fmt::format("no context fits into {} tokens; give a longer text or context, or --contexts", most));
   return out;
 }
 
@@ -67,7 +69,9 @@ class Eval {
     HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
     HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
     const int64_t length = int64_t(ids.size());
-    for (int64_t context : contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, std::min(length, engine_.context_len()))) {
+    const int64_t longest = std::min(length, engine_.context_len());
+    HUNCH_TRY(const auto contexts, contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, longest));
+    for (const int64_t context : contexts) {
       HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context));
       const int64_t most = flags_.windows.value_or(INT64_MAX);
       const int64_t windows = std::min(length / context, most);
@@ -105,7 +109,8 @@ class Eval {
     HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
     HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
     const int64_t most = std::min(int64_t(ids.size()), engine_.context_len());
-    for (int64_t context : contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most)) {
+    HUNCH_TRY(const auto contexts, contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most));
+    for (const int64_t context : contexts) {
       const VerifyEval how{
           .context = context,
           .scored = std::min(flags_.scored.value_or(128), context / 2),
@@ -132,7 +137,9 @@ class Eval {
   // Facts from the beginning, the middle and the end of a book; greedy answers.
   Status lookup() {
     const int64_t new_tokens = flags_.new_tokens.value_or(48);
-    for (int64_t context : contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, engine_.context_len() - new_tokens - 80)) {
+    const int64_t most = engine_.context_len() - new_tokens - 80;
+    HUNCH_TRY(const auto contexts, contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most));
+    for (const int64_t context : contexts) {
       int asked = 0, found = 0;
       std::vector<int> found_at(3);
       bool lossless = true;
@@ -216,7 +223,7 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
   set.toggle({"--json"}, "print a JSON object a row (JSON lines, as hunch report reads them)", flags.json);
 }
 
-}  // namespace
+}
 
 Result<int> eval_command(Arguments arguments) {
   const bool lookup = !arguments.empty() && arguments[0] == "lookup";

@@ -55,7 +55,7 @@ struct Differences {
   }
 };
 
-}  // namespace
+}
 
 Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, const SpeculationOptions& speculation,
     const VerifyEval& how, const std::atomic<bool>* interrupted) {

@@ -18,7 +18,7 @@ constexpr size_t kColumns = 100, kHelpColumn = 32;
 // Negative numbers are values, not flags: "-1", "-.5".
 bool looks_like_flag(std::string_view a) { return a.size() > 1 && a[0] == '-' && !(a[1] >= '0' && a[1] <= '9') && a[1] != '.'; }
 
-}  // namespace
+}
 
 std::string FlagSet::Flag::listed_names() const {
   const size_t n = shown_names < 0 ? names.size() : size_t(shown_names);

@@ -195,5 +195,5 @@ TEST(Nearest, CountsInsertionsDeletionsReplacementsAndSwaps) {
   EXPECT_EQ(nearest_word("zzzzzz", kWords), "");
 }
 
-}  // namespace
+}
 }

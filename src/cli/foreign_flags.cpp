@@ -20,7 +20,7 @@ void only_neutral(FlagSet& set, std::vector<std::string_view> names, double neut
   set.value(std::move(names), "X", "", check, 0);
 }
 
-}  // namespace
+}
 
 void add_foreign_flags(FlagSet& set) {
   using A = FlagSet::Arity;

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <limits>
 #include <map>
-#include <memory>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -202,7 +201,7 @@ class Page {
   std::vector<const char*> differing_;
 };
 
-}  // namespace
+}
 
 Result<std::vector<ordered_json>> result_rows(std::string_view text, const std::string& name) {
   std::vector<ordered_json> out;

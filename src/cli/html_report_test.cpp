@@ -77,5 +77,5 @@ TEST(Plots, LabelsAreShort) {
   EXPECT_EQ(axis_label(12345), "12.3k");
 }
 
-}  // namespace
+}
 }

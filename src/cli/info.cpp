@@ -131,7 +131,7 @@ std::string info_text(const ordered_json& j) {
   return out;
 }
 
-}  // namespace
+}
 
 Result<int> info_command(Arguments arguments) {
   std::optional<std::string> positional, flag;

@@ -24,7 +24,7 @@ void on_signal(int signal) {
   _exit(128 + signal);
 }
 
-}  // namespace
+}
 
 void install_signal_handlers() {
   struct sigaction action = {};

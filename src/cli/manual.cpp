@@ -70,7 +70,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-}  // namespace
+}
 
 Result<int> completion_command(Arguments arguments) {
   std::optional<std::string> name;

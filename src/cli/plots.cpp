@@ -55,7 +55,7 @@ std::string legend(const std::vector<std::string>& names, double top, double& he
   return out;
 }
 
-}  // namespace
+}
 
 std::string axis_label(double value) {
   if (value >= 1024 && std::fmod(value, 1024) == 0) return fmt::format("{:g}K", value / 1024);

@@ -40,7 +40,7 @@ Status check_utf8(const std::string& text, const std::string& name) {
   return {};
 }
 
-}  // namespace
+}
 
 Result<std::string> model_path(const std::optional<std::string>& given) {
   if (given && given->empty()) return usage_error("-m needs a path: a Hugging Face folder or a GGUF file");

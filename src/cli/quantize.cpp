@@ -41,7 +41,7 @@ int quantize(const std::string& in, const std::string& out, DType type, const st
   return 0;
 }
 
-}  // namespace
+}
 
 Result<int> quantize_command(Arguments arguments) {
   std::optional<std::string> in, out, type, method;

@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 std::string share_text(double part, double whole) { return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-"; }
 
-}  // namespace
+}
 
 double asked_ratio(const SpeculationOptions& options) {
   if (options.proposer == "none" || options.policy == "full") return 0;

@@ -1,7 +1,6 @@
 // The promised fields of --json, the statistics block, and when colour is used.
 #include "cli/report.h"
 
-#include <cmath>
 #include <cstdlib>
 
 #include "base/test_results.h"
@@ -101,5 +100,5 @@ TEST(Terminal, DrawsBars) {
   EXPECT_EQ(bar(7, 2, false), "##");
 }
 
-}  // namespace
+}
 }

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cmath>
 
 #include "backend/backend.h"
 #include "text/excerpt.h"
@@ -51,7 +50,7 @@ Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_vi
   return std::optional<uint64_t>(seed);
 }
 
-}  // namespace
+}
 
 void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.group("Model and machine");

@@ -53,7 +53,7 @@ Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& fla
   return interrupted_code;
 }
 
-}  // namespace
+}
 
 Result<int> run_command(Arguments arguments) {
   RunFlags flags;

@@ -148,7 +148,7 @@ Result<int> serve(AllFlags& flags, const FlagSet& set) {
   return code;
 }
 
-}  // namespace
+}
 
 Result<int> serve_command(Arguments arguments) {
   AllFlags flags;

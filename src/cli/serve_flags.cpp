@@ -44,7 +44,7 @@ void add_limit(FlagSet& set, const Limit& limit, ServerLimits& values) {
   set.value(std::move(names), "X", fmt::format("{}: {} (default: {:.0f})", limit.unit, limit.about, now), store, 1);
 }
 
-}  // namespace
+}
 
 void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   ServerOptions& server = flags.server;

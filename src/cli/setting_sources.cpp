@@ -99,7 +99,7 @@ Result<Json> parse_yaml(std::string_view text, const std::string& path) {
 
 std::string as_text(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
-}  // namespace
+}
 
 Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path) {
   Json config;

@@ -16,7 +16,7 @@ std::string_view sglang_method(std::string_view text) {
   return text;
 }
 
-}  // namespace
+}
 
 FlagSet::Set append_path(std::vector<std::string>& paths) {
   return [&paths](std::string_view flag, std::string_view path) -> Status {

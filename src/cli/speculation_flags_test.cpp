@@ -188,5 +188,5 @@ TEST(SpeculationFlags, SpreadsWeightsOnlyAndRemarksOnSettingsWithoutEffect) {
       std::vector<std::string>{"--metric has no effect with --policy streamingllm"});
 }
 
-}  // namespace
+}
 }

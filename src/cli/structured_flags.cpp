@@ -22,7 +22,7 @@ Status take(StructuredOutput& wanted, Kind kind, std::string_view flag, std::str
   return checked.ok() ? checked : usage_error(fmt::format("{}: {}", flag, checked.error().message));
 }
 
-}  // namespace
+}
 
 void add_structured_flags(FlagSet& set, StructuredOutput& wanted) {
   const auto store = [&wanted](Kind kind, bool file) {

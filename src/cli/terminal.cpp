@@ -30,7 +30,7 @@ int& write_errno() {
   return value;
 }
 
-}  // namespace
+}
 
 bool color_wanted(ColorWish wish, bool is_terminal) {
   if (wish != ColorWish::Auto) return wish == ColorWish::Always;

@@ -105,7 +105,7 @@ Result<int> text_command(Arguments arguments, FlagSet set, Result<std::string> (
   return print_and_exit_code(out);
 }
 
-}  // namespace
+}
 
 Result<int> tokenize_command(Arguments arguments) {
   return text_command(arguments,

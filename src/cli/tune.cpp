@@ -223,7 +223,7 @@ class Tune {
   ordered_json out_;
 };
 
-}  // namespace
+}
 
 Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std::string& path, int64_t most) {
   HUNCH_TRY(const std::string text, read_text_file(path));

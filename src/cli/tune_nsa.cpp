@@ -130,7 +130,7 @@ class StrategyTrials {
   int64_t done_ = 0;
 };
 
-}  // namespace
+}
 
 Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
   HUNCH_TRY(auto texts, sample_texts(engine, *flags.file, flags.most));

@@ -36,7 +36,7 @@ Status read_rope(const JsonConfig& config, const std::string& at, ModelShape& sh
   return {};
 }
 
-}  // namespace
+}
 
 Result<ModelShape> drafter_shape(const JsonConfig& config, std::string_view inside, const ModelShape& target) {
   const std::string at = inside.empty() ? "" : std::string(inside) + ".";

@@ -149,5 +149,5 @@ TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {
   EXPECT_EQ((Out{second[0], second[1]}), (Out{{0, true}, {1, false}}));
 }
 
-}  // namespace
+}
 }

@@ -11,7 +11,7 @@ constexpr int64_t kLevelRows = 64;  // rows of a level, all sequences together
 constexpr int64_t kLateRows = 64;   // that wait where ops run late: a pass of few costs as much as one of many
 constexpr int64_t kRoundRows = 17;  // of a round, as a rule: room behind them
 
-}  // namespace
+}
 
 Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
     : backend_(*setup.backend),

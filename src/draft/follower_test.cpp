@@ -267,5 +267,5 @@ TEST_F(Follows, NothingIsReadPastTheNetworksLongest) {
   for (const Row& row : all_rows()) EXPECT_LT(row.position, 100);
 }
 
-}  // namespace
+}
 }

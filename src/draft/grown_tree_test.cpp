@@ -104,5 +104,5 @@ TEST(GrownTree, IsTheTreeOfTheHostNodeByNode) {
   }
 }
 
-}  // namespace
+}
 }

@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 
 constexpr int64_t kMostHeads = 32, kMostLayers = 16;
 
-}  // namespace
+}
 
 Result<MedusaHeads> MedusaHeads::read(const Proposer::Setup& setup) {
   DrafterFile& file = *setup.file;

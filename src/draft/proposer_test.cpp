@@ -145,5 +145,5 @@ TEST(Cascade, RefusesToStartWithWhatIsNoLookUp) {
         Register<Proposer>::find("cascade")->make({.options = {.cascade_first = name}}), "'" + name + "'; use ngram or suffix");
 }
 
-}  // namespace
+}
 }

@@ -13,7 +13,7 @@ std::string spelled(std::span<const int> path) {
   return fmt::format("({}{})", fmt::join(path, ", "), path.size() == 1 ? "," : "");
 }
 
-}  // namespace
+}
 
 Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int most_nodes) {
   if (int64_t(paths.size()) > most_nodes)

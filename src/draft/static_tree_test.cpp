@@ -146,5 +146,5 @@ TEST(DynamicTree, OfAFixedShapeTriesItsNodesAndNoOthers) {
   EXPECT_EQ(emitted, (std::vector<std::pair<int32_t, int>>{{10, -1}, {12, -1}, {21, 0}, {30, 1}, {31, 1}}));
 }
 
-}  // namespace
+}
 }

@@ -143,7 +143,7 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
   return guess;
 }
 
-}  // namespace
+}
 
 SuffixGuess guess_by_suffix(
     const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search) {

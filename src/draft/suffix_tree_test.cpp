@@ -176,5 +176,5 @@ TEST(SuffixTree, HasAtMostTwoNodesPerSuffixHoweverUniformTheText) {
   }
 }
 
-}  // namespace
+}
 }

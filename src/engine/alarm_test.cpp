@@ -105,5 +105,5 @@ TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
   EXPECT_EQ(who.drafters[1].rounds, 0);
 }
 
-}  // namespace
+}
 }

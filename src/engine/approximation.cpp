@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostGrouped = 64;
 
-}  // namespace
+}
 
 const std::vector<std::string_view>& precision_classes() {
   static const std::vector<std::string_view> all = {"strict", "reuse", "approx", "approx-reuse"};

@@ -90,7 +90,7 @@ PlannerOptions options_of(const EngineParts& parts) {
   return options;
 }
 
-}  // namespace
+}
 
 const std::vector<std::string>& auto_drafters() {
   static const std::vector<std::string> names = {"suffix", "self"};

@@ -166,5 +166,5 @@ TEST_F(TreesUnderAuto, AreTheRequestsOwnWhereItAskedForSome) {
   EXPECT_EQ(seen.chains, 0) << "every guess of the drafter may branch";
 }
 
-}  // namespace
+}
 }

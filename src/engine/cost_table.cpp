@@ -38,7 +38,7 @@ bool sane(const json& value, double low, double high) {
   return value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= low && value.get<double>() <= high;
 }
 
-}  // namespace
+}
 
 PassModel::PassModel(const Terms& prior) {
   const double values[] = {prior.fixed, prior.sequence, prior.weights, prior.weight_row, prior.entry, prior.entry_row, 1.0};
@@ -173,7 +173,7 @@ PassModel::Terms device_terms(double weights, double entry, int layers) {
   };
 }
 
-}  // namespace
+}
 
 CostTable::CostTable(const CostPriors& priors) : verify({}) {
   // Arithmetic is guessed low on purpose (eight rows hide behind the cache they read): what looks cheap is tried and corrected,

@@ -167,5 +167,5 @@ TEST(CostTable, PathsDifferByMachineBuildAndModel) {
   EXPECT_NE(cache_path("costs", kKey), cache_path("profile", kKey));
 }
 
-}  // namespace
+}
 }

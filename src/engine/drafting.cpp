@@ -29,7 +29,7 @@ std::string key_of(const std::string& name, const ProposerOptions& o, std::optio
       o.self_lookup, shown(o.skip_layers), weights ? int(*weights) : -1);
 }
 
-}  // namespace
+}
 
 template <class Part, class Make>
 Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string& key, Make&& make) {

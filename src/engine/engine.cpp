@@ -56,7 +56,7 @@ void cut(Generation& out, size_t tokens, std::string text) {
   if (out.top.size() > tokens) out.top.resize(tokens);
 }
 
-}  // namespace
+}
 
 double Generation::mean_acceptance_length() const { return rounds == 0 ? 1.0 : 1.0 + double(accepted) / double(rounds); }
 

@@ -31,5 +31,5 @@ TEST(BreakEven, SaysSoWhereNothingCanPay) {
   EXPECT_FALSE(break_even(table, {.passes = true, .draft_kind = 0, .ratio = 1}, 4096, 1).possible);
 }
 
-}  // namespace
+}
 }

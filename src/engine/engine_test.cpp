@@ -375,5 +375,5 @@ TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   EXPECT_LT(double(a.kv_bytes_read) / double(a.rounds), double(b.kv_bytes_read) / double(b.rounds));
 }
 
-}  // namespace
+}
 }

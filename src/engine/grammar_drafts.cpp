@@ -32,7 +32,7 @@ void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int mos
   }
 }
 
-}  // namespace
+}
 
 void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
   if (tree.in_flight || (tree.size > 0 && tree.law == DraftLaw::Given)) return;

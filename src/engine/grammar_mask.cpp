@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostBeginnings = 64;
 
-}  // namespace
+}
 
 GrammarMask::GrammarMask(const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going)
     : state_(std::move(grammar), compiler),

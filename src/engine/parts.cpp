@@ -31,7 +31,7 @@ Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   return *type;
 }
 
-}  // namespace
+}
 
 EngineParts::EngineParts() = default;
 EngineParts::~EngineParts() {

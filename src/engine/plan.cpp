@@ -50,7 +50,7 @@ Status check_drafting(const SpeculationOptions& o) {
   return {};
 }
 
-}  // namespace
+}
 
 Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded) {
   if (!is_drafter_method(method)) return {};

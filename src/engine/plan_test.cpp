@@ -139,5 +139,5 @@ TEST(Plan, RefusesWhatIsOutOfRangeAndSaysWhatIsAllowed) {
   }
 }
 
-}  // namespace
+}
 }

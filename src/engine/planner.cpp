@@ -24,7 +24,7 @@ constexpr double kSameEntries = 0.01;
 constexpr int kLengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16}, kLengthsOfMany[] = {2, 4, 6, 8, 12, 16};
 constexpr size_t kMany = 8;
 
-}  // namespace
+}
 
 Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table), options_(std::move(options)) {
   HUNCH_CHECK(options_.arms.size() <= size_t(kMaxArms) && options_.max_slots > 0);

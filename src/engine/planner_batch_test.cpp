@@ -160,5 +160,5 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
   }
 }
 
-}  // namespace
+}
 }

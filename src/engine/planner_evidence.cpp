@@ -19,7 +19,7 @@ constexpr double kCredit = 12;           // tokens: what past gains may excuse
 constexpr int64_t kLongestPause = 2048;  // tokens between probes
 constexpr double kAfterSuccess = 0.4;    // of the evidence stays when a probe paid
 
-}  // namespace
+}
 
 void Planner::Counts::add(int position, bool success, double most) {
   double &t = trials[size_t(position)], &k = kept[size_t(position)];

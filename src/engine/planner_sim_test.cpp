@@ -99,5 +99,5 @@ INSTANTIATE_TEST_SUITE_P(Planner, Simulation, testing::Range(0, int(texts().size
   return name;
 });
 
-}  // namespace
+}
 }

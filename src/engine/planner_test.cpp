@@ -264,5 +264,5 @@ TEST(Planner, AProfileIsAPrior) {
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
 }
 
-}  // namespace
+}
 }

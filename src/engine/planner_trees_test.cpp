@@ -165,5 +165,5 @@ TEST(TreesInAuto, GiveWayLevelByLevelWhereRowsAreShort) {
   }
 }
 
-}  // namespace
+}
 }

@@ -25,7 +25,7 @@ std::string written(const CostKey& key) {
   return text.get<std::string>();
 }
 
-}  // namespace
+}
 
 std::string Profile::to_json(const CostKey& key) const {
   json out = {{"version", kVersion}, {"key", written(key)}, {"ratio", ratio}, {"gamma", gamma}, {"seen", json::array()}};

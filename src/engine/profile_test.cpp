@@ -61,5 +61,5 @@ TEST(Profile, CarriesWhatAnArmSawToAnotherPlanner) {
   EXPECT_EQ(next.rounds_seen(1, 30000), 40);  // no more: the next text may be another
 }
 
-}  // namespace
+}
 }

@@ -24,7 +24,7 @@ bool is_number(const json& object, const char* key) {
   return object.is_object() && object.contains(key) && object[key].is_number() && std::isfinite(object[key].get<double>());
 }
 
-}  // namespace
+}
 
 std::string ModelIdentity::text() const {
   return fmt::format("{} ({} layers, {} bytes, {})", name.empty() ? "a model without a name" : name, layers, bytes, hash);

@@ -55,7 +55,7 @@ class Synthetic final : public AcceptanceRule {
   mutable uint64_t state_;
 };
 
-}  // namespace
+}
 
 RoundBench::~RoundBench() {
   (void)parts_.backend->synchronize();

@@ -53,5 +53,5 @@ TEST(RoundBench, SaysNothingOfRoundsWithoutGuesses) {
   EXPECT_NE(cost.error().message.find("0.0 guesses a round were made where 3"), std::string::npos) << cost.error().message;
 }
 
-}  // namespace
+}
 }

@@ -66,7 +66,7 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   return {};
 }
 
-}  // namespace
+}
 
 Result<LogitRules> logit_rules(const SamplingOptions& options, int64_t vocab, std::span<const int32_t> end_ids) {
   HUNCH_OK(check_ranges(options, vocab));

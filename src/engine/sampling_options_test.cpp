@@ -92,5 +92,5 @@ TEST(StopTextsOfARequest, AreFewShortAndWhole) {
   EXPECT_EQ(refusal({"a\xc3"}), "stop: text 0 is not valid UTF-8 from byte 1 on; give whole characters");
 }
 
-}  // namespace
+}
 }

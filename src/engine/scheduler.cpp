@@ -9,7 +9,7 @@ constexpr int64_t kStepsPerRank = 256;  // waiting so long is worth one level of
 
 int64_t pages_of(int64_t entries) { return (entries + kPageLen - 1) / kPageLen; }
 
-}  // namespace
+}
 
 Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache* cache)
     : limits_(limits), pool_(pool), cache_(cache) {

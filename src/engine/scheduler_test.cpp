@@ -246,5 +246,5 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
   }
 }
 
-}  // namespace
+}
 }

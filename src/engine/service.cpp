@@ -45,7 +45,7 @@ void watch_acceptance(EngineParts& parts, Running& run) {
     }
 }
 
-}  // namespace
+}
 
 // One request that was admitted, with its way out.
 struct Service::Session : Running::Owner {

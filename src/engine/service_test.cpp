@@ -353,5 +353,5 @@ TEST(Service, APoolThatHoldsOneRequestServesMany) {
   EXPECT_GT(engine->stats().preemptions, 0);
 }
 
-}  // namespace
+}
 }

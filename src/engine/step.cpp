@@ -58,7 +58,7 @@ int depth_of(const DraftTree& tree, bool chain) {
   return depth;
 }
 
-}  // namespace
+}
 
 Step::Step(EngineParts& parts, const SchedulerLimits& limits)
     : parts_(parts),

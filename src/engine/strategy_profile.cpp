@@ -36,7 +36,7 @@ bool read(const json& in, RankedStrategy& out) {
   return out.tokens_per_second >= 0 && out.accepted >= 0;
 }
 
-}  // namespace
+}
 
 std::vector<int64_t> strategy_regimes(int64_t context_len) {
   std::vector<int64_t> out{4096};

@@ -112,5 +112,5 @@ TEST(StrategyProfile, RefusesDamageAndOtherModels) {
   }
 }
 
-}  // namespace
+}
 }

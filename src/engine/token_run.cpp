@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kLogitRows = 32;  // rows of logits kept at once: a large vocabulary times a whole chunk would be gigabytes
 
-}  // namespace
+}
 
 void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
   const ModelShape& shape = parts.model->shape();

@@ -28,7 +28,7 @@ bool numbers(const json& in, std::vector<std::vector<float>>& out, size_t layers
   return true;
 }
 
-}  // namespace
+}
 
 CheckRecord make_record(int layers, int rows) {
   CheckRecord out;

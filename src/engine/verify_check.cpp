@@ -16,7 +16,7 @@ Error needs_calibration(std::string_view what) {
       what));
 }
 
-}  // namespace
+}
 
 Status check_sparse_values(const SpeculationOptions& o) {
   const SparseVerification& s = o.sparse;

@@ -276,5 +276,5 @@ TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
   EXPECT_NE(Engine::load(options).error().message.find("is no calibration"), std::string::npos);
 }
 
-}  // namespace
+}
 }

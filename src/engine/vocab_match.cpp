@@ -74,7 +74,7 @@ class Matcher {
   int32_t end_ = 0;
 };
 
-}  // namespace
+}
 
 Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& draft, const std::string& mode) {
   if (mode != "same" && mode != "intersection")

@@ -90,5 +90,5 @@ TEST(VocabMatch, RefusesUnknownModes) {
   EXPECT_NE(refused.error().message.find("known: same, intersection"), std::string::npos);
 }
 
-}  // namespace
+}
 }

@@ -103,5 +103,5 @@ TEST(CommitDeathTest, RefusesMoreDraftsThanRows) {
   EXPECT_DEATH(commit_path(sequence, 2, drafts, 99), "check failed");
 }
 
-}  // namespace
+}
 }

@@ -22,7 +22,7 @@ uint64_t chain_of(std::string_view salt) {
   return chain;
 }
 
-}  // namespace
+}
 
 PrefixCache::PrefixCache(PagePool& pool) : pool_(pool), by_page_(size_t(pool.num_pages()), nullptr) { pool.set_keeper(this); }
 

@@ -190,5 +190,5 @@ TEST(PrefixCache, ForgetsEverythingButLeavesHeldPagesToTheirHolders) {
   EXPECT_EQ(pool.num_kept(), 0);
 }
 
-}  // namespace
+}
 }

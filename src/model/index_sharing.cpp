@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMostListed = 32;  // blocks that every backend takes in a list
 
-}  // namespace
+}
 
 bool IndexSharing::any() const { return shares() || layers_reused() > 0; }
 

@@ -45,5 +45,5 @@ TEST(IndexSharing, KnowsWhenThereIsNone) {
   EXPECT_TRUE((IndexSharing{.group_rows = 2}).any());
 }
 
-}  // namespace
+}
 }

@@ -32,7 +32,7 @@ void finish_rows(Backend& backend, const ModelShape& shape, const LatentWeights&
   rotate(backend, shape, w.shape, scratch, scratch.k.data, 1);
 }
 
-}  // namespace
+}
 
 bool LatentWeights::complete() const {
   const auto all = [](const auto& weights) {

@@ -16,7 +16,7 @@ namespace {
 constexpr int kMostThreads = 16;               // of a device's host
 constexpr int64_t kAtOnce = int64_t(1) << 17;  // weights that a thread converts at a time
 
-}  // namespace
+}
 
 std::vector<float> WeightLoader::values(const std::string& name) {
   const Tensor* tensor = find_(name);

@@ -65,5 +65,5 @@ TEST(StoredRows, AreThoseOfAttention) {
   for (const bool latent : {false, true}) EXPECT_EQ(stored(latent, false), stored(latent, true)) << latent;
 }
 
-}  // namespace
+}
 }

@@ -28,7 +28,7 @@ std::vector<float> mapped_offset(const ModelShape& model, const std::vector<floa
   return out;
 }
 
-}  // namespace
+}
 
 std::unique_ptr<NsaWeights> load_nsa(Backend& backend, WeightLoader& load, const ModelShape& model, int layer) {
   auto out = std::make_unique<NsaWeights>();

@@ -26,7 +26,7 @@ int offset_of(const Segment& segment, int row) {
   return depth;
 }
 
-}  // namespace
+}
 
 Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
     : backend_(backend), shape_(shape), store_(store), limits_(limits), arena_(backend.allocate(scratch_bytes(shape, limits))) {

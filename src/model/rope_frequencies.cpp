@@ -22,7 +22,7 @@ double yarn_dimension(double rotations, int dim, double theta, double original_c
   return dim * std::log(original_context / (rotations * 2 * std::numbers::pi)) / (2 * std::log(theta));
 }
 
-}  // namespace
+}
 
 RopeFrequencies rope_frequencies(const ModelShape& shape) {
   const RopeScaling& s = shape.rope_scaling;

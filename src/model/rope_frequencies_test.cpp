@@ -87,5 +87,5 @@ TEST(RopeFrequencies, FactorsOfTheFileDivideEachFrequency) {
   for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[size_t(i)], (std::array{1.0f, 0.05f, 0.0025f, 0.000125f}[size_t(i)]));
 }
 
-}  // namespace
+}
 }

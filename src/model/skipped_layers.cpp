@@ -21,7 +21,7 @@ Error no_such_form() {
   return usage_error("layers to skip: say how many (2), or which ones with commas, counted from 0 (3,5 or 3,)");
 }
 
-}  // namespace
+}
 
 Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
   std::vector<uint8_t> skipped(size_t(std::max(layers, 0)), 0);

@@ -50,5 +50,5 @@ TEST(SkippedLayers, RefusesWhatTheModelCannotSpare) {
     EXPECT_EQ(shown(text, 8), "layers to skip: say how many (2), or which ones with commas, counted from 0 (3,5 or 3,)") << text;
 }
 
-}  // namespace
+}
 }

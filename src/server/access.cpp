@@ -10,7 +10,7 @@ bool contains(const std::vector<std::string>& list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-}  // namespace
+}
 
 std::string_view host_name(std::string_view host) {
   if (host.starts_with('[')) return host.substr(1, std::min(host.find(']'), host.size()) - 1);

@@ -1,8 +1,6 @@
 // Server, the other half: what it answers to whom.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "api/info_bodies.h"
 #include "server/page_text.h"
 #include "server/server.h"
@@ -42,7 +40,7 @@ bool open_to_all(Route route) {
 bool generates(Route route) { return route == Route::Completions || route == Route::ChatCompletions; }
 bool has_body(Route route) { return generates(route) || route == Route::Tokenize || route == Route::Detokenize; }
 
-}  // namespace
+}
 
 // Everything that can be said without the body. What costs least comes first.
 std::optional<HttpReply> Server::refusal(const HttpRequest& request, const RouteMatch& match) {

@@ -26,7 +26,7 @@ constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 
 double seconds(Connection::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-}  // namespace
+}
 
 class Connection::Answer final : public Exchange {
  public:

@@ -20,7 +20,7 @@ std::string_view reason_of(FinishReason reason) {
   }
 }
 
-}  // namespace
+}
 
 Generating::Generating(World& world, std::shared_ptr<Exchange> exchange, Endpoint endpoint, std::string request_id)
     : world_(world),

@@ -15,7 +15,7 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return true;
 }
 
-}  // namespace
+}
 
 const std::string* HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers)

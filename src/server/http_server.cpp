@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <unordered_map>
@@ -46,7 +45,7 @@ void turn_away(int fd) {
   ::close(fd);
 }
 
-}  // namespace
+}
 
 struct HttpServer::Impl final : Connection::Owner, std::enable_shared_from_this<HttpServer::Impl> {
   Impl(Loop& loop, HttpHandler& handler, const ServerLimits& limits)

@@ -82,7 +82,7 @@ Result<ListenSocket> open_unix(const std::string& path) {
   return ListenSocket{fd, "unix:" + path, true};
 }
 
-}  // namespace
+}
 
 Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   if (host.ends_with(".sock")) return open_unix(host);

@@ -43,7 +43,7 @@ void value_into(std::string& out, const LogField& field, bool json) {
 double wall_seconds() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-}  // namespace
+}
 
 std::string log_line(double time, Log::Level level, std::string_view message, std::initializer_list<LogField> fields, bool json) {
   const double whole = std::floor(time);

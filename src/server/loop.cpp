@@ -27,7 +27,7 @@ void listen(asio::signal_set& set, const std::shared_ptr<std::function<void(int)
   });
 }
 
-}  // namespace
+}
 
 Loop::Loop() : impl_(std::make_unique<Impl>()) {}
 Loop::~Loop() {

@@ -38,7 +38,7 @@ int64_t open_descriptors() {
   return count;
 }
 
-}  // namespace
+}
 
 Metrics::Model::Model(std::string name)
     : name(std::move(name)),

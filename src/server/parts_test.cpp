@@ -294,5 +294,5 @@ TEST(AnswerHead, SaysHowTheBodyEnds) {
       "HTTP/1.1 204 No Content\r\nServer: hunch\r\n" + date + "Connection: close\r\n\r\n");
 }
 
-}  // namespace
+}
 }

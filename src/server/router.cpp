@@ -67,7 +67,7 @@ std::optional<std::string> plain_path(std::string_view target) {
   return out;
 }
 
-}  // namespace
+}
 
 RouteMatch match_route(std::string_view method, std::string_view target) {
   RouteMatch match;

@@ -22,7 +22,7 @@ double seconds_since(Generating::Clock::time_point then) {
   return std::chrono::duration<double>(Generating::Clock::now() - then).count();
 }
 
-}  // namespace
+}
 
 Server::Server(const ServerOptions& options, const ServedModels& models)
     : options_(options),

@@ -35,7 +35,7 @@ void add_block(std::array<uint32_t, 8>& state, const uint8_t* block) {
   for (size_t i = 0; i < 8; ++i) state[i] += sums[i];
 }
 
-}  // namespace
+}
 
 std::array<uint8_t, 32> sha256(std::string_view text) {
   std::array<uint32_t, 8> state = {

@@ -36,7 +36,7 @@ void answer(int) {
   errno = error;
 }
 
-}  // namespace
+}
 
 void prepare_thread_stacks() {
   void* one[1];

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "backend/backend.h"
 #include "base/random.h"
@@ -104,5 +103,5 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
     }
 }
 
-}  // namespace
+}
 }

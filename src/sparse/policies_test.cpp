@@ -3,7 +3,6 @@
 // read back after every commit.
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <random>
 
@@ -537,5 +536,5 @@ TEST(Policies, ThatAreForAnalysisOnlySaySo) {
   EXPECT_EQ(names, (std::vector<std::string_view>{"oracle", "random"}));
 }
 
-}  // namespace
+}
 }

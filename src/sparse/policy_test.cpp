@@ -56,5 +56,5 @@ TEST(Selection, PutsTheTailBehindTheSelectedEntries) {
   EXPECT_EQ(selection.entry_of(305), 26);
 }
 
-}  // namespace
+}
 }

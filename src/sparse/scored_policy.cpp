@@ -9,7 +9,7 @@ Status unknown(const char* policy, const char* key, const std::string& value, co
   return usage_error(std::string(policy) + ": unknown " + key + " '" + value + "'; known: " + known);
 }
 
-}  // namespace
+}
 
 Status parse_share(const char* policy, const PolicyOptions& options, ScoredOptions& how) {
   if (options.share != "kv_head" && options.share != "layer") return unknown(policy, "share", options.share, "kv_head, layer");

@@ -24,7 +24,7 @@ int64_t shared(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   return both;
 }
 
-}  // namespace
+}
 
 SparseCheck::SparseCheck(Setup setup)
     : setup_(std::move(setup)), options_(setup_.options), in_place_(setup_.backend->selects_in_place()) {

@@ -234,5 +234,5 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   EXPECT_FALSE(check.end_pass(2));
 }
 
-}  // namespace
+}
 }

@@ -28,7 +28,7 @@ size_t hash_of(uint64_t pair) {
 // Slots for `n` entries at a load of at most a half.
 size_t num_slots(size_t n) { return std::bit_ceil(std::max<size_t>(16, 2 * n)); }
 
-}  // namespace
+}
 
 void Bpe::reserve(size_t num_tokens, size_t num_token_bytes, size_t num_merges) {
   tokens_.reserve(num_tokens);

@@ -82,5 +82,5 @@ TEST(ByteAlphabet, SpellsEachByteAsOneCharacterAndBack) {
   }
 }
 
-}  // namespace
+}
 }

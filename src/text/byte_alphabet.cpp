@@ -31,7 +31,7 @@ constexpr Alphabet make_alphabet() {
 
 constexpr Alphabet kAlphabet = make_alphabet();
 
-}  // namespace
+}
 
 bool append_spelt_bytes(std::string_view spelling, std::string& out) {
   const size_t before = out.size();

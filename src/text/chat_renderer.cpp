@@ -42,7 +42,7 @@ int depth_of(const Json& json, int most) {
 
 bool contains(std::string_view text, std::string_view wanted) { return text.find(wanted) != std::string_view::npos; }
 
-}  // namespace
+}
 
 std::span<const std::string_view> reserved_template_names() { return kReserved; }
 

@@ -114,5 +114,5 @@ TEST(TemplateKwargs, ReservedNamesDepthAndSizeAreRefused) {
   EXPECT_FALSE(check_template_kwargs({{"x", Json::array({deep})}}).ok());
 }
 
-}  // namespace
+}
 }

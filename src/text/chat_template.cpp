@@ -84,7 +84,7 @@ Result<Value> convert_messages(const Json& messages, Heap& heap) {
   return make_sequence(heap, out);
 }
 
-}  // namespace
+}
 
 struct ChatTemplate::Compiled {
   jinja::Program program;

@@ -117,6 +117,12 @@ std::string repeated(std::string_view text, int times) {
   return out;
 }
 
+TEST(ChatTemplate, FiltersTakeNothingFromWhatIsFalse) {
+  const std::string source =
+      "{{ none|selectattr('a', 'nosuch')|list }}{{ 0|map('nosuch')|list }}{{ x|last }}{{ [1, 2]|select|reverse|length }}";
+  EXPECT_EQ(render(source).value().text, "[][]2");
+}
+
 TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
   const auto expect_refused = [](const std::string& source) { expect_error(source, "template nested deeper than 128"); };
   for (const std::string_view open : {"(", "[", "{1:", "-", "not ", "a if b else ", "f(", "x[", "{'a':["})
@@ -202,5 +208,5 @@ TEST(ChatTemplate, TextsThatAreNotUtf8AreRefused) {
   expect_error("{{ x }}", "not valid UTF-8", {{"x", "a\xFF"}});
 }
 
-}  // namespace
+}
 }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-}  // namespace
+}
 
 void Detokenizer::append(int32_t id, std::string& out) {
   if (skip_special_ && tokenizer_->is_special(id)) return;

@@ -75,5 +75,5 @@ TEST_F(DetokenizerTest, FlushStartsAnew) {
   EXPECT_EQ(stream.feed(byte_ids("x")), "x");
 }
 
-}  // namespace
+}
 }

@@ -80,5 +80,5 @@ TEST_P(Golden, DecodingGivesBackTheNormalizedText) {
 INSTANTIATE_TEST_SUITE_P(
     Tokenizers, Golden, testing::Values("llama3", "gpt2", "qwen2", "wren"), [](const auto& info) { return info.param; });
 
-}  // namespace
+}
 }

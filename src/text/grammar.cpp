@@ -28,7 +28,7 @@ namespace {
 
 thread_local std::string first_warning;  // of the compilation that runs on this thread
 
-}  // namespace
+}
 
 // What xgrammar calls in place of its own log (scripts/third_party).
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
@@ -41,7 +41,7 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
   if (level >= kWarning && first_warning.empty()) first_warning = message;
 }
 
-}  // namespace xgrammar
+}
 
 namespace hunch {
 namespace {
@@ -133,7 +133,7 @@ std::string first_line(std::string text) {
   return text;
 }
 
-}  // namespace
+}
 
 struct GrammarCompiler::Vocabulary {
   Vocabulary(const std::vector<std::string>& tokens, const std::vector<int32_t>& end_ids)

@@ -55,6 +55,8 @@ class SchemaCheck {
     if (schema.get(members) != SUCCESS) return refuse(where, "a schema must be an object, true or false");
     HUNCH_OK(check_supported(members, where));
     HUNCH_OK(check_leading(members, where));
+    if (array types; members["type"].get(types) == SUCCESS && types.size() == 0)
+      return refuse(where, "'type' lists no type: nothing could be said");
     HUNCH_OK(check_names(members, where));
     HUNCH_OK(check_sizes(members, where));
     HUNCH_OK(check_reference(schema, where));
@@ -288,7 +290,7 @@ Status check_anchors(std::string_view pattern) {
   return {};
 }
 
-}  // namespace
+}
 
 Status check_repetitions(std::string_view what, std::string_view pattern) {
   // Copies made by the counts inside the group that is open now, and by those of the groups around it. What a count behind a

@@ -111,7 +111,7 @@ int64_t character(std::string_view text, size_t& at) {
   return std::strtoll(value.c_str(), nullptr, 16);
 }
 
-}  // namespace
+}
 
 bool leaves_string(std::string_view rules) {
   for (std::string_view name, body; next_rule(rules, name, body);) {

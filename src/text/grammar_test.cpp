@@ -82,6 +82,10 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
   EXPECT_FALSE(takes(Kind::JsonObject, "", R"({"a": 1)"));
   EXPECT_TRUE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "abc-xyx"));
   EXPECT_FALSE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "a-x"));
+  EXPECT_TRUE(takes(Kind::Regex, R"([\^a]\x61b)", "^ab"));
+  EXPECT_FALSE(takes(Kind::Regex, R"([\^a])", "x"));
+  EXPECT_TRUE(takes(Kind::Grammar, R"(root ::= "\x61b" [\x61b])", "aba"));
+  EXPECT_TRUE(takes(Kind::Choice, "", "a\nb", {"a\nb"}));
   EXPECT_TRUE(takes(Kind::Choice, "", "say \"no\"\\\n", {"yes", "say \"no\"\\\n"}));
   EXPECT_FALSE(takes(Kind::Choice, "", "ye", {"yes", "no"}));
   const std::string sums = "root ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" root \")\"";
@@ -219,6 +223,29 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   EXPECT_FALSE(takes(Kind::JsonSchema, email, R"("\"\u00g0\"@ab.cd")"));
 }
 
+// What scripts/xgrammar.patch makes of the library.
+TEST_F(Grammars, KeepFormatsAndFollowReferences) {
+  for (const auto& [format, good, bad] : std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>>{
+           {"date", {"2024-02-29", "1999-12-31", "0001-02-28"}, {"2023-02-29", "2024-11-31", "1900-02-29", "0000-01-01"}},
+           {"date-time", {"2024-02-29T23:59:59.5Z"}, {"2024-09-31T10:00:00Z", "2024-09-30T10:00:60Z"}},
+           {"time", {"23:59:59+01:00"}, {"10:00:60Z"}}, {"ipv4", {"192.0.20.1"}, {"059.1.1.1", "1.1.1.01", "256.1.1.1"}},
+           {"ipv6", {"::1.2.3.4"}, {"::01.1.1.1"}}}) {
+    const std::string schema = fmt::format(R"({{"type": "string", "format": "{}"}})", format);
+    for (const std::string& text : good) EXPECT_TRUE(takes(Kind::JsonSchema, schema, '"' + text + '"')) << text;
+    for (const std::string& text : bad) EXPECT_FALSE(takes(Kind::JsonSchema, schema, '"' + text + '"')) << text;
+  }
+  const std::string kinds = R"({"$ref": "#/$defs/d"}], "$defs":
+      {"a/b": {"type": "object", "properties": {"kind": {"const": "cat"}}, "required": ["kind"]},
+       "d": {"type": "object", "properties": {"kind": {"const": "dog"}}, "required": ["kind"]}}})";
+  const std::string animals = R"({"oneOf": [{"$ref": "#/$defs/a~1b"}, )" + kinds;
+  EXPECT_TRUE(takes(Kind::JsonSchema, animals, R"({"kind": "dog"})"));
+  EXPECT_FALSE(takes(Kind::JsonSchema, animals, R"({"kind": "cow"})"));
+  EXPECT_TRUE(takes(Kind::JsonSchema, R"({"oneOf": [{"type": "null"}, {"type": "array"}, )" + kinds, "null"));
+  EXPECT_NE(
+      error(Kind::JsonSchema, R"({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}], "$defs": {"a": {"type": "number"}}})"),
+      "");
+}
+
 TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
   const std::string open = "root ::= x | \"b\" y\nx ::= \"(\" x \")\"\ny ::= [)] y \"|\" | x";
   const std::string self = R"({"type": "object", "properties": {"a": {"$ref": "#"}})";
@@ -296,5 +323,5 @@ TEST_F(Grammars, AreNotMixedUp) {
   EXPECT_EQ(made.size(), 4u);
 }
 
-}  // namespace
+}
 }

@@ -63,7 +63,7 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-}  // namespace
+}
 
 std::optional<PreFamily> pre_family_of_pattern(std::string_view pattern) {
   for (const Pattern& p : kPatterns)

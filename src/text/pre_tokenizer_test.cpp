@@ -42,5 +42,5 @@ TEST(PreTokenizer, CutsAsO200kDoes) {
   EXPECT_EQ(words_of(*pre, "'s I'd'"), (Words{"'s", " I'd", "'"}));
 }
 
-}  // namespace
+}
 }

@@ -108,5 +108,5 @@ TEST(StopTexts, GiveOutWholeCharacters) {
   EXPECT_EQ(out, "èé日日月é?");
 }
 
-}  // namespace
+}
 }

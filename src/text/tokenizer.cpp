@@ -6,7 +6,6 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "text/excerpt.h"
@@ -80,7 +79,7 @@ AddedTokens::Ranges normalized_ranges(
   return sum == normal ? out : AddedTokens::Ranges{};
 }
 
-}  // namespace
+}
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
   if (utf8.size() > kMaxTextBytes)

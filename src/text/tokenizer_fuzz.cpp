@@ -44,7 +44,7 @@ void round_trip(const Tokenizer& tokenizer, std::string_view text) {
   if (text.find('<') == std::string_view::npos) HUNCH_CHECK(back == normal);  // no token that strips white space
 }
 
-}  // namespace
+}
 }  // namespace hunch
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -25,7 +25,7 @@ Status check_counts(const GgufVocab& vocab) {
 
 Error in_gguf(const Error& error) { return {"GGUF: tokenizer.ggml: " + error.message, error.kind}; }
 
-}  // namespace
+}
 
 Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
   if (vocab.model != "gpt2")

@@ -286,7 +286,7 @@ Result<element> parse(simdjson::dom::parser& parser, std::string_view json, std:
   return root;
 }
 
-}  // namespace
+}
 
 Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
   TokenizerParts parts;

@@ -228,5 +228,5 @@ TEST(Tokenizer, WorksAfterBeingMoved) {
   EXPECT_EQ(encode(second, "Hello, world"), expected);
 }
 
-}  // namespace
+}
 }

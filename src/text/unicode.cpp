@@ -66,7 +66,7 @@ void append_nfc_run(std::string_view run, std::vector<utf8proc_int32_t>& codes, 
   for (utf8proc_ssize_t i = 0; i < composed; ++i) append_utf8(uint32_t(codes[size_t(i)]), out);
 }
 
-}  // namespace
+}
 
 std::optional<size_t> first_invalid_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {

@@ -78,5 +78,5 @@ TEST(Excerpt, IsShortValidAndOnOneLine) {
   EXPECT_EQ(excerpt("\xC3\xA9\xC3\xA9\xC3\xA9", 2), "\"\xC3\xA9\xC3\xA9...\"");
 }
 
-}  // namespace
+}
 }

@@ -121,5 +121,5 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
       }
 }
 
-}  // namespace
+}
 }

@@ -196,5 +196,5 @@ TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
   for (const char* word : {"swapped", "token 65", "intersection"}) expect_refusal(refused, word);
 }
 
-}  // namespace
+}
 }

@@ -208,5 +208,5 @@ TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
       "method self does not guess by a token tree: learned drafters do");
 }
 
-}  // namespace
+}
 }

@@ -187,5 +187,5 @@ TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
   EXPECT_GT(step->stats().drafted, 0);
 }
 
-}  // namespace
+}
 }

@@ -78,5 +78,5 @@ TEST(Methods, GiveThePlainOutputsInACrowdWithFarTooFewPages) {
   EXPECT_GE(ended_by_id, 1) << "behind min tokens";
 }
 
-}  // namespace
+}
 }

@@ -291,5 +291,5 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
   }
 }
 
-}  // namespace
+}
 }

@@ -1,6 +1,5 @@
 // Models with natively trained sparse attention: every method that works with them gives the stream of plain decoding bit for
 // bit, alone, in trees of any shape, in any chunks, and in a crowd with far too few pages; what does not work is refused by name.
-#include <numeric>
 
 #include "methods.h"
 
@@ -158,5 +157,5 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
   expect_refusal(Engine::load(drafting), "sparse attention cannot draft");
 }
 
-}  // namespace
+}
 }

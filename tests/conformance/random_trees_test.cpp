@@ -105,5 +105,5 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   EXPECT_GT(counts.moved, 100);
 }
 
-}  // namespace
+}
 }

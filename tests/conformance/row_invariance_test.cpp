@@ -85,5 +85,5 @@ TEST(RowInvariance, HoldsForTheShippedModelAtFourThousandTokens) {
   EXPECT_TRUE(same_bits(other.kv, whole.kv));
 }
 
-}  // namespace
+}
 }

@@ -74,5 +74,5 @@ TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
   EXPECT_GT(tree.beside, tree.rounds) << "it does not branch";
 }
 
-}  // namespace
+}
 }

@@ -80,5 +80,5 @@ TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
   EXPECT_EQ(got, (std::vector<int32_t>{0, 1, 2, 3, 142, 143, 144, 145, 146, 147}));
 }
 
-}  // namespace
+}
 }

@@ -51,5 +51,5 @@ TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   EXPECT_GE(double(kept), GetParam().least * double(first));
 }
 
-}  // namespace
+}
 }

@@ -123,5 +123,5 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   }
 }
 
-}  // namespace
+}
 }

@@ -88,5 +88,5 @@ TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
   }
 }
 
-}  // namespace
+}
 }

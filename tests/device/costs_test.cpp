@@ -44,5 +44,5 @@ TEST(LateDevice, WhatNewKernelsTakeIsNotWhatGuessesCost) {
   EXPECT_GT(controller.plain_ms(step), 11);
 }
 
-}  // namespace
+}
 }

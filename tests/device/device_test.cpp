@@ -439,5 +439,5 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
       }
 }
 
-}  // namespace
+}
 }

@@ -79,5 +79,5 @@ TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
   }
 }
 
-}  // namespace
+}
 }

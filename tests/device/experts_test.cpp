@@ -66,5 +66,5 @@ TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
   EXPECT_EQ((*model)->weight_bytes(), matrices - table - 2 * expert);
 }
 
-}  // namespace
+}
 }

@@ -163,5 +163,5 @@ TEST(LateDevice, GrowsTheTreesOfTheReferenceNodeByNode) {
     }
 }
 
-}  // namespace
+}
 }

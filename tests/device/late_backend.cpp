@@ -180,9 +180,9 @@ Result<std::unique_ptr<Backend>> make_late(const Backend::Setup&) {
 
 const Register<Backend> late{"late", "tests: the reference under a device's contract", make_late};
 
-}  // namespace
+}
 
 namespace test {
 void lose_late_device(Backend& late, int64_t after_waits) { static_cast<LateBackend&>(late).waits_left = after_waits; }
-}  // namespace test
+}
 }

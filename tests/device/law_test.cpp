@@ -86,5 +86,5 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
   EXPECT_LT(double(accepted), 0.95 * double(drafted)) << "drafts too good to tell";
 }
 
-}  // namespace
+}
 }

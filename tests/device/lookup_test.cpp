@@ -24,5 +24,5 @@ TEST(DeviceLookUp, FindsWhatALongPromptHoldsOnceItIsIndexed) {
   in_slices->close(sequence.slot);  // whatever is still in the works
 }
 
-}  // namespace
+}
 }

@@ -124,5 +124,5 @@ TEST(LostDevice, ShowsInTheStatusOfARunOfTokens) {
   expect_refusal((*run.value()).status(), kLost);
 }
 
-}  // namespace
+}
 }

@@ -132,5 +132,5 @@ TEST(LateNsa, ContextsThatADeviceCannotReadAreRefused) {
   EXPECT_EQ(load(options)->context_len(), 4096);
 }
 
-}  // namespace
+}
 }

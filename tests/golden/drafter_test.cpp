@@ -156,5 +156,5 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   EXPECT_EQ(drafted, paths(tree["tokens"], tree["parents"], tree["kept"]));
 }
 
-}  // namespace
+}
 }

@@ -78,5 +78,5 @@ TEST_P(EchoDrafters, GuessInTheMiddleOfDecodingAsTheyDoBehindAPrompt) {
   }
 }
 
-}  // namespace
+}
 }

@@ -190,5 +190,5 @@ TEST_F(Fp8Model, SpeculatesWithCoarserCopiesOfItsWeights) {
   EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
 }
 
-}  // namespace
+}
 }

@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/test_engines.h"
@@ -157,5 +156,5 @@ TEST(ShippedModel, AgreesWithTheGoldenOfItsOriginalWithinTheRoundingOfItsWeights
   }
 }
 
-}  // namespace
+}
 }

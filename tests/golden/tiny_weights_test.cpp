@@ -44,5 +44,5 @@ TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
   }
 }
 
-}  // namespace
+}
 }

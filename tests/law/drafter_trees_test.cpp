@@ -95,5 +95,5 @@ INSTANTIATE_TEST_SUITE_P(All, DrafterTrees,
         Case{"shaped", "reference", 1, 2, 0, 3, true}, Case{"cpu", "cpu", 1, 2, 5, 3}),
     [](const auto& info) { return std::string(info.param.name); });
 
-}  // namespace
+}
 }

@@ -1,7 +1,6 @@
 // The output keeps the target's law: chi-square on the joint distribution of three tokens, through the production loop (joint.h).
 // V = 5, N = 200,000, alpha = 1e-4, fixed seeds.
 #include <cmath>
-#include <map>
 
 #include "joint.h"
 
@@ -181,5 +180,5 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
       }
 }
 
-}  // namespace
+}
 }

@@ -161,5 +161,5 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
   EXPECT_EQ(root_widths.size(), 2u) << "some laws make it unsure, some do not";
 }
 
-}  // namespace
+}
 }

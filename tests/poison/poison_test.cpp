@@ -164,5 +164,5 @@ TEST(Poison, ChangesNothingForTheShippedModel) {
   EXPECT_EQ(poisoned.accepted, clean.accepted);
 }
 
-}  // namespace
+}
 }

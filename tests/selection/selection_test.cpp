@@ -260,5 +260,5 @@ TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
   }
 }
 
-}  // namespace
+}
 }

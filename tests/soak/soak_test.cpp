@@ -281,5 +281,5 @@ TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
   soak(work, seconds, 192 << 20);  // copies of weights and selections for each of the settings that are alive
 }
 
-}  // namespace
+}
 }

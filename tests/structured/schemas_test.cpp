@@ -102,5 +102,5 @@ TEST_F(Schemas, AreKeptUnderRuleRatio) {
   EXPECT_GT(ended, 100);
 }
 
-}  // namespace
+}
 }

@@ -195,5 +195,5 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
   EXPECT_GT(guesses, 20);
 }
 
-}  // namespace
+}
 }

@@ -25,5 +25,5 @@ Result<std::unique_ptr<AcceptanceRule>> make_match(const AcceptanceRule::Setup&)
 const Register<AcceptanceRule> match{
     "match", "keep a draft iff it equals the target's own keyed choice: the same stream", make_match};
 
-}  // namespace
+}
 }

@@ -36,5 +36,5 @@ Result<std::unique_ptr<AcceptanceRule>> make_point(const AcceptanceRule::Setup&)
 const Register<AcceptanceRule> point{
     "point", "keep a draft with the target's probability of it: the same distribution", make_point};
 
-}  // namespace
+}
 }

@@ -68,5 +68,5 @@ Result<std::unique_ptr<AcceptanceRule>> make_ratio(const AcceptanceRule::Setup& 
 
 const Register<AcceptanceRule> ratio{"ratio", "Leviathan's rule with the residual: the same distribution", make_ratio};
 
-}  // namespace
+}
 }

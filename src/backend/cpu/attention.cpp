@@ -3,7 +3,6 @@
 #include "backend/cpu/attention.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "base/check.h"
 
@@ -76,7 +75,7 @@ T* grow(Buffer& buffer, size_t count) {
   return static_cast<T*>(buffer.data());
 }
 
-}  // namespace
+}
 
 KeyPlane key_plane(const KvRef& kv, int layer, int kv_head) {
   const auto& store = static_cast<const CpuKvStore&>(*kv.store);

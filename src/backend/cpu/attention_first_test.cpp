@@ -150,5 +150,5 @@ TEST(CpuFirstEntryDeathTest, RefusesScoresAndSelectionsBesideIt) {
   EXPECT_DEATH(attend_one(*cpu, kv, request), "first_allowed");
 }
 
-}  // namespace
+}
 }

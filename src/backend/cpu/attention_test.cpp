@@ -361,5 +361,5 @@ TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
     }
 }
 
-}  // namespace
+}
 }

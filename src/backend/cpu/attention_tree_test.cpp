@@ -132,5 +132,5 @@ TEST(CpuTree, ScoresThePrefixAsAChainDoes) {
         }
 }
 
-}  // namespace
+}
 }

@@ -45,7 +45,7 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
   }
 }
 
-}  // namespace
+}
 
 size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBoundsArgs& args) {
   const KvStore& from = *args.from.store;

@@ -109,5 +109,5 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
   }
 }
 
-}  // namespace
+}
 }

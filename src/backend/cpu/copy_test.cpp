@@ -1,6 +1,4 @@
 // Copies between views: rows side by side in wider rows, columns of a part in those of the whole. The same on every backend.
-#include <algorithm>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -84,5 +82,5 @@ TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
         "map");
 }
 
-}  // namespace
+}
 }

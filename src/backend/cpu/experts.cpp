@@ -21,7 +21,7 @@ void each(Threads& threads, int64_t rows, F&& fn) {
   }
 }
 
-}  // namespace
+}
 
 // Counting sort of the (row, expert) pairs: stable, so that rows stay in order.
 void CpuExperts::sort(const ExpertsArgs& args) {

@@ -184,5 +184,5 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
     }
 }
 
-}  // namespace
+}
 }

@@ -151,5 +151,5 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
       }
 }
 
-}  // namespace
+}
 }

@@ -55,7 +55,7 @@ static constexpr KernelTable make_kernels() {
   return table;
 }
 
-}  // namespace hunch::HUNCH_ISA
+}
 
 #if !defined(HUNCH_TARGET)
 #elif defined(__clang__)
@@ -71,5 +71,5 @@ const KernelTable& HUNCH_JOINED(kernels_, HUNCH_ISA)() {
   return table;
 }
 
-}  // namespace hunch
+}
 #endif

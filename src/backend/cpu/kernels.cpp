@@ -6,8 +6,6 @@
 #endif
 #include <fmt/format.h>
 
-#include <array>
-
 namespace hunch {
 namespace {
 
@@ -36,7 +34,7 @@ std::vector<Level> levels() {
   return list;
 }
 
-}  // namespace
+}
 
 Result<const KernelTable*> choose_kernels(std::string_view isa) {
   const KernelTable* best = nullptr;

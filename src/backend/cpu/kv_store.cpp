@@ -40,7 +40,7 @@ void set_nan(std::byte* p, DType dtype) {
   std::memcpy(p, &half, sizeof half);
 }
 
-}  // namespace
+}
 
 KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
   HUNCH_CHECK(is_kv_dtype(type));

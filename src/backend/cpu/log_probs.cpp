@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
-}  // namespace
+}
 
 CpuLogProbs::CpuLogProbs(Threads& threads, const RowsKernels& kernels)
     : threads_(threads), kernels_(kernels), scratch_(size_t(threads.count())) {}

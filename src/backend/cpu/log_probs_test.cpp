@@ -1,7 +1,6 @@
 // Log-probabilities: the definition by hand, and every instruction set against it.
 
 #include <cmath>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -119,5 +118,5 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   }
 }
 
-}  // namespace
+}
 }

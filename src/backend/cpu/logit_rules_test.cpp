@@ -326,5 +326,5 @@ TEST(LogitState, StartsAnewAtEveryReset) {
   EXPECT_EQ(state.output_len(), 1);
 }
 
-}  // namespace
+}
 }

@@ -22,7 +22,7 @@ constexpr int kMaxProducts = 16;
 const CpuWeight& weight_of(const Product& product) { return static_cast<const CpuWeight&>(*product.weight); }
 bool is_quantised(DType dtype) { return dtype_info(dtype).block > 1; }
 
-}  // namespace
+}
 
 // Small matrices lie side by side in huge pages: with a page of 4 KiB the prefetchers stop at each page's end.
 std::byte* CpuMatmul::take(size_t bytes) {

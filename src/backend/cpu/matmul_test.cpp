@@ -248,5 +248,5 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
     for (size_t i = 0; i < 50; ++i) EXPECT_EQ(out[r * 50 + i], i < 20 ? dense[r * 20 + i] : -7);
 }
 
-}  // namespace
+}
 }

@@ -31,7 +31,7 @@ T* take(std::byte*& at, int64_t count) {
   return p;
 }
 
-}  // namespace
+}
 
 size_t CpuNsa::compress(const CompressKvArgs& args) {
   if (args.last <= args.first) return 0;

@@ -186,5 +186,5 @@ TEST(NsaAttention, ReadsChosenBlocksUpToTheQueryOnly) {
   for (size_t d = 0; d < 8; ++d) EXPECT_NEAR(double(out[d]), mean[d], 1e-6);
 }
 
-}  // namespace
+}
 }

@@ -178,5 +178,5 @@ TEST(CpuNsaTree, HoldsForTheLargestTrees) {
   }
 }
 
-}  // namespace
+}
 }

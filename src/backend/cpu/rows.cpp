@@ -22,7 +22,7 @@ void each_row(Threads& threads, int64_t rows, int64_t cost, F&& fn) {
   });
 }
 
-}  // namespace
+}
 
 void norm_rows(Threads& threads, const RowsKernels& kernels, const NormArgs& args) {
   const int64_t n = args.x.extent[1];

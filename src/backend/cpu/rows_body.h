@@ -89,7 +89,7 @@ static void rope_row(float* x, int64_t heads, int64_t head_stride, const float* 
   }
 }
 
-}  // namespace hunch::HUNCH_ISA
+}
 
 #include "backend/cpu/sample_body.h"
 

@@ -100,5 +100,5 @@ TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
   }
 }
 
-}  // namespace
+}
 }

@@ -31,7 +31,7 @@ size_t bucket_of(float ratio) {
   return std::min<size_t>(below_one >> 18, kBuckets - 1);
 }
 
-}  // namespace
+}
 
 CpuSampler::CpuSampler(Threads& threads, const RowsKernels& kernels)
     : threads_(threads), kernels_(kernels), scratch_(size_t(threads.count())) {}

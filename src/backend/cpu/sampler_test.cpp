@@ -267,5 +267,5 @@ TEST_P(CpuSample, DrawsTheNoiseOfTheDefinition) {
   EXPECT_GT(greatest, 9);                        // the tail was seen
 }
 
-}  // namespace
+}
 }

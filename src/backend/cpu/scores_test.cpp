@@ -98,5 +98,5 @@ TEST(CpuScores, OfAWholeRowAreItsSoftmaxWithItsOwnLogSumExp) {
   for (const auto& set : result.scores) EXPECT_NEAR(std::accumulate(set.begin(), set.begin() + 900, 0.0), 1.0, 1e-5);
 }
 
-}  // namespace
+}
 }

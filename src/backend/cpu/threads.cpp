@@ -48,7 +48,7 @@ double quota_of(const std::string& folder) {
   return 0;
 }
 
-}  // namespace
+}
 
 int usable_cores() {
   cpu_set_t set;

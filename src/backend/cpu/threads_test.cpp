@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <numeric>
 
 #include "backend/cpu/cpu_backend.h"
 
@@ -71,5 +70,5 @@ TEST(CpuBackend, IsRegisteredAndTakesTheBestInstructionSet) {
   EXPECT_NE(backend.value()->description().find(available_isas().back()), std::string::npos);
 }
 
-}  // namespace
+}
 }

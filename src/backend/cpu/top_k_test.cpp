@@ -99,5 +99,5 @@ TEST(CpuTopK, GivesTheFirstIndicesWhenAllScoresAreEqual) {
   }
 }
 
-}  // namespace
+}
 }

@@ -191,7 +191,7 @@ void unpack_with_minimum(const std::byte* panel, int c, int64_t k, float* out) {
   }
 }
 
-}  // namespace
+}
 
 size_t panel_bytes(DType dtype, int64_t k) {
   HUNCH_CHECK(k % dtype_info(dtype).block == 0);

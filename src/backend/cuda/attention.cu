@@ -220,7 +220,7 @@ void launch_tensor(
 
 int64_t plane_stride(int64_t prefix_len) { return (prefix_len + kPageLen - 1) / kPageLen * kPageLen; }
 
-}  // namespace
+}
 
 struct CudaAttention::Call {
   int layer = 0;

@@ -140,7 +140,7 @@ class Bench {
   std::vector<AttentionRun> runs_;
 };
 
-}  // namespace
+}
 
 std::vector<KernelRow> bench_attention(Commands& commands) {
   std::vector<Case> cases;

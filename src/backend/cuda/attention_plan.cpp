@@ -201,7 +201,7 @@ Cut best_cut(AttentionPlan& plan, const Lengths& supers, int workers, int split_
   return best;
 }
 
-}  // namespace
+}
 
 bool is_chain(const TreeRows& tree, int64_t num_rows) {
   for (int64_t x = 0; x < tree.first + num_rows; ++x)

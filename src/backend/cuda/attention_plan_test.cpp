@@ -235,5 +235,5 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
   }
 }
 
-}  // namespace
+}
 }

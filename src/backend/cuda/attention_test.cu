@@ -535,5 +535,5 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
       }
 }
 
-}  // namespace
+}
 }

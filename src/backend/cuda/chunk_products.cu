@@ -254,7 +254,7 @@ __global__ void HUNCH_CLUSTER(2) __launch_bounds__(384, 1) chunk_kernel(const Pr
 #endif
 }
 
-}  // namespace
+}
 
 bool fits_chunk(const ProductsOnDevice& a) {
   const auto fits = [](const ProductOnDevice& p) {

@@ -26,7 +26,7 @@ void mix(uint64_t& hash, uint64_t value) {  // FNV's multiplication over words, 
   hash ^= hash >> 29;
 }
 
-}  // namespace
+}
 
 Result<std::unique_ptr<Commands>> Commands::make() {
   std::unique_ptr<Commands> commands(new Commands);

@@ -130,5 +130,5 @@ TEST_F(CommandList, FailureForWantOfScratchStays) {
   for (const float x : out.get()) ASSERT_EQ(x, 7);
 }
 
-}  // namespace
+}
 }

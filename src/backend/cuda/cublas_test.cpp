@@ -127,7 +127,7 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
   }
 }
 
-}  // namespace
+}
 }  // namespace hunch
 #else
 TEST(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) { GTEST_SKIP() << "built without cublasLt.h"; }

@@ -40,7 +40,7 @@ constexpr size_t kMostKept = 4096;  // calls of one kind
   std::exit(1);
 }
 
-}  // namespace
+}
 
 Result<std::unique_ptr<Backend>> CudaBackend::make(const Setup& setup) {
   if (!setup.isa.empty()) return usage_error("--isa chooses instructions of the CPU; leave it out with --device cuda");
@@ -436,6 +436,6 @@ namespace {
 
 const Register<Backend> cuda{"cuda", "one NVIDIA GPU", CudaBackend::make};
 
-}  // namespace
+}
 
 }

@@ -44,5 +44,5 @@ TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
   EXPECT_EQ(code, 0) << said;
 }
 
-}  // namespace
+}
 }

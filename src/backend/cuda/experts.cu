@@ -200,7 +200,7 @@ bool alike(const CudaWeight& a, const CudaWeight& b) {
 
 int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
 
-}  // namespace
+}
 
 void enqueue_route(Commands& commands, const RouteArgs& args) {
   const int64_t rows = args.logits.extent[0], n = args.logits.extent[1], k = args.ids.extent[1];

@@ -88,7 +88,7 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
   }
 }
 
-}  // namespace
+}
 
 std::vector<KernelRow> bench_experts(Commands& commands) {
   std::vector<KernelRow> out;

@@ -299,5 +299,5 @@ TEST_F(CudaExperts, CountWhatTheyRead) {
   }
 }
 
-}  // namespace
+}
 }

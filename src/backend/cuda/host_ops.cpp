@@ -26,7 +26,7 @@ void put(View<T, 1> to, const T* from) {
   copy(to.data, to.stride[0], from, 1, to.extent[0], 1);
 }
 
-}  // namespace
+}
 
 View<const float, 2> HostOps::fetch(View<const float, 2> rows, int64_t columns) {
   HUNCH_CHECK(rows.stride[1] == 1);

@@ -70,5 +70,5 @@ TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
   EXPECT_EQ(top_values.get(), want_top);
 }
 
-}  // namespace
+}
 }

@@ -79,7 +79,7 @@ double tensor_flops(Commands& commands) {
   return kTensorFlops * device.steps * (kTensorThreads / 128) * blocks / (ms * 1e-3);
 }
 
-}  // namespace
+}
 
 double time_commands(Commands& commands, int repeats, const std::function<void()>& body) {
   cudaEvent_t begin, end;

@@ -178,7 +178,7 @@ __global__ void bounds_kernel(const BoundsDevice* args) {
 unsigned blocks_of(int64_t warps) { return unsigned(std::max<int64_t>(1, (warps + kWarps - 1) / kWarps)); }
 unsigned fixed_blocks() { return unsigned(device_facts().num_sms) * 8; }
 
-}  // namespace
+}
 
 void enqueue_store_kv(Commands& commands, std::span<const StoreKvArgs> calls) {
   std::vector<StoreDevice> devices;

@@ -110,5 +110,5 @@ TEST(CudaKv, MakesTheBoundsOfPages) {
     }
 }
 
-}  // namespace
+}
 }

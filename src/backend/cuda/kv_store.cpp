@@ -26,7 +26,7 @@ EncodeTiled encode_tiled() {
   return reinterpret_cast<EncodeTiled>(function);
 }
 
-}  // namespace
+}
 
 size_t CudaKvStore::page_bytes(const KvGeometry& geometry) {
   return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *

@@ -96,7 +96,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   }
 }
 
-}  // namespace
+}
 
 void enqueue_log_probs(Commands& commands, const LogProbsArgs& args) {
   const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];

@@ -75,5 +75,5 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
   }
 }
 
-}  // namespace
+}
 }

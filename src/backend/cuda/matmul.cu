@@ -328,7 +328,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
       a);
 }
 
-}  // namespace
+}
 
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path) {
   if (args.x.extent[0] == 0 || args.products.empty()) return;

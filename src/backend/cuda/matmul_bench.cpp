@@ -100,7 +100,7 @@ class Products {
   double bytes_ = 0, parameters_ = 0;
 };
 
-}  // namespace
+}
 
 std::vector<KernelRow> bench_products(Commands& commands) {
   std::vector<KernelRow> rows;

@@ -400,5 +400,5 @@ TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
   EXPECT_EQ(value, first);
 }
 
-}  // namespace
+}
 }

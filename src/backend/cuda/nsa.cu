@@ -68,7 +68,7 @@ void launch_kind(Commands& commands, const Kind& kind, dim3 blocks, const NsaLau
   else launch_block<128>(commands, kind, blocks, args);
 }
 
-}  // namespace
+}
 
 std::string nsa_lacks(const NsaShape& shape, int heads, int kv_heads, int head_dim) {
   if (!is_hopper()) return "natively trained sparse attention on devices before Hopper";

@@ -56,7 +56,7 @@ double union_share(const std::vector<int32_t>& chosen, int rows, int count, int 
   return double(read) / double(rows * kKvHeads * count);
 }
 
-}  // namespace
+}
 
 std::vector<KernelRow> bench_nsa(Commands& commands) {
   std::vector<KernelRow> out;

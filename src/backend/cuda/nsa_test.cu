@@ -446,5 +446,5 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
     }
 }
 
-}  // namespace
+}
 }

@@ -164,7 +164,7 @@ __global__ void rank_merge_kernel(const RankDevice* args) {
 
 size_t score_bytes(size_t rows, int64_t k) { return rows * kSlices * size_t(k) * sizeof(double); }
 
-}  // namespace
+}
 
 size_t rank_bytes(size_t rows, int64_t k) {
   return rows * kSlices * sizeof(SliceSum) + score_bytes(rows, k) + rows * kSlices * size_t(k) * sizeof(int32_t);

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kWarps * 32) ready_kernel(const ReadyDevice* a
   }
 }
 
-}  // namespace
+}
 
 void CudaReady::enqueue(
     Commands& commands, const ReadyHeadsArgs& args, std::span<const StoreKvArgs> stores, std::span<const CopyRowsArgs> copies) {

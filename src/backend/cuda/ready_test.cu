@@ -79,5 +79,5 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
   }
 }
 
-}  // namespace
+}
 }

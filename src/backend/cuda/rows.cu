@@ -152,7 +152,7 @@ dim3 blocks_for(int64_t n, int64_t threads, int64_t rows) {
   return dim3(unsigned((n + threads - 1) / threads), unsigned(rows));
 }
 
-}  // namespace
+}
 
 void enqueue_norm(Commands& commands, const NormArgs& args) {
   const int64_t rows = args.x.extent[0], n = args.x.extent[1];

@@ -131,5 +131,5 @@ TEST(CudaRows, OfSeveralNumbersShareGrids) {
   EXPECT_EQ(commands->counters().refits, 2u);
 }
 
-}  // namespace
+}
 }

@@ -80,7 +80,7 @@ __global__ void rules_kernel(const RulesDevice* args) {
   }
 }
 
-}  // namespace
+}
 
 bool RuledRows::has_room(const SampleArgs& args) const {
   const int64_t floats = args.logits.extent[0] * args.logits.extent[1];

@@ -89,5 +89,5 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
   (void)cudaFreeHost(drafts);
 }
 
-}  // namespace
+}
 }

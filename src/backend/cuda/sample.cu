@@ -475,7 +475,7 @@ __global__ void HUNCH_CLUSTER(kClusterBlocks) __launch_bounds__(kRowThreads, 1) 
   finish_many(s, row, slice, law, kept);
 }
 
-}  // namespace
+}
 
 void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   std::vector<SampleRow> rows, ranks;

@@ -303,5 +303,5 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   }
 }
 
-}  // namespace
+}
 }

@@ -134,7 +134,7 @@ __global__ void ends_kernel(const Ends* args) {
     a.to[blockIdx.y * a.stride + i] = int32_t(i < a.sinks ? i : a.n - a.count + i);
 }
 
-}  // namespace
+}
 
 cudaError_t look_for_code(int* compiled_for) {
   cudaFuncAttributes found;

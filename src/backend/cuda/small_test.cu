@@ -90,5 +90,5 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
       }
 }
 
-}  // namespace
+}
 }

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) experts_kernel(const ExpertsDevice* 
   if (threadIdx.x == 0) add(a.skipped, total);
 }
 
-}  // namespace
+}
 
 void enqueue_thin_channels(Commands& commands, const ThinChannelsArgs& args) {
   const int64_t rows = args.gate.extent[0], width = args.gate.extent[1];

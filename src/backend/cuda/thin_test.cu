@@ -65,5 +65,5 @@ TEST(CudaThin, LeavesOutTheExpertsOfTheReference) {
         }
 }
 
-}  // namespace
+}
 }

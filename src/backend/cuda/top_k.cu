@@ -374,7 +374,7 @@ void launch(Commands& commands, const std::vector<TopKCall>& calls, const TopKSe
   commands.wrote_cache();
 }
 
-}  // namespace
+}
 
 void enqueue_top_k(Commands& commands, std::span<const TopKArgs> asked) {
   std::vector<TopKCall> calls;

@@ -202,5 +202,5 @@ TEST(CudaTopK, RepeatsAsOneGraph) {
   EXPECT_EQ(commands->counters().graph_launches, 4u);
 }
 
-}  // namespace
+}
 }

@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kChooseThreads) choose_kernel(const ChooseDevi
   a.tokens[t] = token, a.parents[t] = parent;
 }
 
-}  // namespace
+}
 
 void enqueue_grow_tree(Commands& commands, const GrowTreeArgs& args) {
   const int64_t rows = args.ranked.extent[0], k = args.ranked.extent[1], width = args.ids.extent[0];

@@ -83,5 +83,5 @@ TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
     }
 }
 
-}  // namespace
+}
 }

@@ -93,7 +93,7 @@ __global__ void fold_races_kernel(const WeighDevice* args) {
   a.weights[0] = token < 0 ? 0 : a.p[token], a.weights[1] = token < 0 ? 0 : a.q[token];
 }
 
-}  // namespace
+}
 
 void enqueue_weigh_drafts(Commands& commands, std::span<const WeighDraftsArgs> chains) {
   std::vector<Weighed> nodes;

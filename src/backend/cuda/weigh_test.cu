@@ -65,5 +65,5 @@ TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
     }
 }
 
-}  // namespace
+}
 }

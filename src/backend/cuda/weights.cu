@@ -261,7 +261,7 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
 
 std::atomic<uint64_t> num_freed{0};
 
-}  // namespace
+}
 
 uint64_t weights_freed() { return num_freed; }
 

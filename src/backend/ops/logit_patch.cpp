@@ -11,7 +11,7 @@ namespace {
 
 constexpr float kBanned = -INFINITY;
 
-}  // namespace
+}
 
 void LogitPatch::reserve(int64_t vocab, int64_t drafts) {
   if (int64_t(row_.size()) < vocab) row_.resize(size_t(vocab)), on_path_.resize(size_t(vocab));

@@ -33,7 +33,7 @@ float reached_by(const float* scores, int64_t n, int64_t count) {
   return best[count - 1];
 }
 
-}  // namespace
+}
 
 void Compressor::use(const NsaLayer& nsa, int head_dim) {
   const size_t dim = size_t(head_dim), half = dim / 2;

@@ -32,7 +32,7 @@ int64_t within(View<const float, 1> shares, std::span<const int64_t> least, floa
   return int64_t(least.size());
 }
 
-}  // namespace
+}
 
 std::optional<ExpertSkip> expert_skip_named(std::string_view name) {
   constexpr std::string_view kNames[] = {"literal", "graded", "tail_mass", "union_aware"};

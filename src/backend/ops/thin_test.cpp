@@ -119,5 +119,5 @@ TEST(ThinExperts, ABudgetOfNoneChangesNothing) {
   }
 }
 
-}  // namespace
+}
 }

@@ -118,7 +118,7 @@ void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const 
   }
 }
 
-}  // namespace
+}
 
 void ReferenceBackend::attention(const AttentionArgs& args) {
   const int heads = int(args.q.extent[1]);

@@ -33,7 +33,7 @@ void choose(const float* p, int64_t n, View<int32_t, 1> ids, Open&& open) {
   std::sort(ids.data, ids.data + k);
 }
 
-}  // namespace
+}
 
 // Scratch: shares, what is chosen by, groups and whether they are kept.
 void ReferenceBackend::route(const RouteArgs& args) {

@@ -184,5 +184,5 @@ TEST(Experts, ClampGatesAndAddBiasesBeforeTheShare) {
   }
 }
 
-}  // namespace
+}
 }

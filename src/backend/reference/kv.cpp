@@ -66,7 +66,7 @@ void decode(DType dtype, float scale, const std::byte* from, int n, float* to) {
   }
 }
 
-}  // namespace
+}
 
 ReferenceKvStore::ReferenceKvStore(const KvGeometry& geometry, int64_t pages) {
   HUNCH_CHECK(is_kv_dtype(geometry.dtype));

@@ -66,7 +66,7 @@ std::vector<int64_t> path_of(const NsaRun& run, int64_t row) {
   return entries;
 }
 
-}  // namespace
+}
 
 void ReferenceBackend::compress_kv(const CompressKvArgs& args) {
   KvStore& from = *args.kv.store;

@@ -1,8 +1,6 @@
 // The definitions of the ops against cases worked out by hand.
 
 #include <cmath>
-#include <cstring>
-#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -336,5 +334,5 @@ TEST(Reference, DilatesScoresForwardWithDecay) {
   EXPECT_EQ(select({0, 100, 0, 0, 0, 0, 0}, 4, 2), (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
-}  // namespace
+}
 }

@@ -79,6 +79,6 @@ Result<std::unique_ptr<Backend>> make_reference(const Backend::Setup&) {
 
 const Register<Backend> reference{"reference", "every op as its textbook loop, one thread", make_reference};
 
-}  // namespace
+}
 
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
@@ -109,7 +108,7 @@ void write_ranks(const SampleArgs& args, int64_t r, std::vector<Scored> support)
   }
 }
 
-}  // namespace
+}
 
 void ReferenceBackend::sample(const SampleArgs& args) {
   const int64_t vocab = args.logits.extent[1];

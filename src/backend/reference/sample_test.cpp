@@ -229,5 +229,5 @@ TEST(Sample, TokensFollowTheProbabilities) {
   EXPECT_LT(chi_square_deviation(logits, {1.5f, 0, 0.8f, 0.02f}, NoiseStream::Residual), 4);
 }
 
-}  // namespace
+}
 }

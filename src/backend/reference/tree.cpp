@@ -2,7 +2,6 @@
 #include "backend/ops/tree.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
@@ -21,7 +20,7 @@ std::vector<int32_t> best_slots(const TreeSlots& tree, int64_t first, int64_t en
   return slots;
 }
 
-}  // namespace
+}
 
 void ReferenceBackend::grow_tree(const GrowTreeArgs& args) {
   const TreeSlots& tree = args.tree;

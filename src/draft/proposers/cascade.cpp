@@ -60,5 +60,5 @@ Result<std::unique_ptr<Proposer>> make_cascade(const Proposer::Setup& setup) {
 
 const Register<Proposer> cascade{kName, "look-ups, and self where they find nothing", make_cascade};
 
-}  // namespace
+}
 }

@@ -63,5 +63,5 @@ Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup)
 
 const Register<Proposer> draft_model{"draft_model", "a small model of the target's vocabulary", DraftModel::make};
 
-}  // namespace
+}
 }

@@ -102,5 +102,5 @@ Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {
 
 const Register<Proposer> eagle{"eagle", "a layer over the target's last hidden state (EAGLE, EAGLE-2)", Eagle::make};
 
-}  // namespace
+}
 }

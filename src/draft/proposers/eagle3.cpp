@@ -203,5 +203,5 @@ Result<std::unique_ptr<Proposer>> Eagle3::make(const Proposer::Setup& setup) {
 
 const Register<Proposer> eagle3{"eagle3", "a layer over three hidden states of the target (EAGLE-3)", Eagle3::make};
 
-}  // namespace
+}
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <optional>
 #include <vector>
 
 #include "draft/medusa_heads.h"
@@ -271,5 +270,5 @@ Result<std::unique_ptr<Proposer>> make_medusa(const Proposer::Setup& setup) {
 
 const Register<Proposer> medusa{"medusa", "heads over the target's last hidden state (Medusa)", make_medusa};
 
-}  // namespace
+}
 }

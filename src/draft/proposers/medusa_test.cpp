@@ -423,5 +423,5 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
   EXPECT_GT(roots(propose(sequence, limits)).size(), 1u);
 }
 
-}  // namespace
+}
 }

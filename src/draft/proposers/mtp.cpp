@@ -155,5 +155,5 @@ Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
 
 const Register<Proposer> mtp{"mtp", "the prediction module in the model's own checkpoint", Mtp::make};
 
-}  // namespace
+}
 }

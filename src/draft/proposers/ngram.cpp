@@ -136,5 +136,5 @@ Result<std::unique_ptr<Proposer>> make_ngram(const Proposer::Setup& setup) {
 
 const Register<Proposer> ngram{"ngram", "what followed the last few tokens when they stood earlier in the context", make_ngram};
 
-}  // namespace
+}
 }

@@ -79,5 +79,5 @@ TEST(Ngram, RefusesLengthsThatMakeNoSense) {
     expect_error(Register<Proposer>::find("ngram")->make({.options = {.ngram_min = c.min_n, .ngram_max = c.max_n}}), c.message);
 }
 
-}  // namespace
+}
 }

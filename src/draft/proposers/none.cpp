@@ -16,5 +16,5 @@ Result<std::unique_ptr<Proposer>> make_none(const Proposer::Setup&) { return std
 
 const Register<Proposer> none{"none", "plain decoding", make_none};
 
-}  // namespace
+}
 }

@@ -423,5 +423,5 @@ Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
 
 const Register<Proposer> self{"self", "the same model over selected entries of its own KV cache", make_self};
 
-}  // namespace
+}
 }

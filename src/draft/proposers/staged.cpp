@@ -20,5 +20,5 @@ Result<std::unique_ptr<Proposer>> make_staged(const Proposer::Setup& setup) {
 const Register<Proposer> staged{
     "staged", "look-ups that cheap passes of the model check, many times before the exact check", make_staged};
 
-}  // namespace
+}
 }

@@ -259,5 +259,5 @@ Result<std::unique_ptr<Proposer>> make_suffix(const Proposer::Setup& setup) {
 
 const Register<Proposer> suffix{"suffix", "what mostly followed the same tokens, here and in earlier outputs", make_suffix};
 
-}  // namespace
+}
 }

@@ -287,5 +287,5 @@ TEST(Suffix, RefusesSettingsThatMakeNoSense) {
     expect_error(Register<Proposer>::find("suffix")->make({.options = options}), message);
 }
 
-}  // namespace
+}
 }

@@ -11,5 +11,5 @@ Result<std::unique_ptr<Model>> make_deepseek_v2(const Model::Setup& setup) {
 const Register<Model> deepseek_v2{
     "deepseek_v2", "DeepSeek-V2: latent attention, shared and routed experts chosen by softmax", make_deepseek_v2};
 
-}  // namespace
+}
 }

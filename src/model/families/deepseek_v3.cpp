@@ -11,5 +11,5 @@ Result<std::unique_ptr<Model>> make_deepseek_v3(const Model::Setup& setup) {
 const Register<Model> deepseek_v3{
     "deepseek_v3", "DeepSeek-V3: latent attention, shared and routed experts chosen by sigmoid and bias", make_deepseek_v3};
 
-}  // namespace
+}
 }

@@ -11,5 +11,5 @@ Result<std::unique_ptr<Model>> make_gpt_oss(const Model::Setup& setup) {
 const Register<Model> gpt_oss{
     "gpt_oss", "gpt-oss: experts in MXFP4, attention sinks, windows in every second layer", make_gpt_oss};
 
-}  // namespace
+}
 }

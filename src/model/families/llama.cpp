@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_llama(const Model::Setup& setup) {
 
 const Register<Model> llama{"llama", "Llama 2 and 3.x", make_llama};
 
-}  // namespace
+}
 }

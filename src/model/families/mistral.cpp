@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_mistral(const Model::Setup& setup) {
 
 const Register<Model> mistral{"mistral", "Mistral: Llama with a sliding window", make_mistral};
 
-}  // namespace
+}
 }

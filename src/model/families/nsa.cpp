@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_nsa(const Model::Setup& setup) {
 
 const Register<Model> nsa{"nsa", "Llama with natively trained sparse attention", make_nsa};
 
-}  // namespace
+}
 }

@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_qwen2(const Model::Setup& setup) {
 
 const Register<Model> qwen2{"qwen2", "Qwen2 and Qwen2.5: biases on q, k and v", make_qwen2};
 
-}  // namespace
+}
 }

@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_qwen3(const Model::Setup& setup) {
 
 const Register<Model> qwen3{"qwen3", "Qwen3: RMS norm on every head of q and k", make_qwen3};
 
-}  // namespace
+}
 }

@@ -10,5 +10,5 @@ Result<std::unique_ptr<Model>> make_qwen3_moe(const Model::Setup& setup) {
 
 const Register<Model> qwen3_moe{"qwen3_moe", "Qwen3-MoE: Qwen3 with a mixture of experts", make_qwen3_moe};
 
-}  // namespace
+}
 }

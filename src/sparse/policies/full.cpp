@@ -13,5 +13,5 @@ Result<std::unique_ptr<SparsePolicy>> make_full(const SparsePolicy::Setup&) { re
 
 const Register<SparsePolicy> full{"full", "every entry: the ceiling of acceptance, and a self-test", make_full};
 
-}  // namespace
+}
 }

@@ -14,5 +14,5 @@ Result<std::unique_ptr<SparsePolicy>> make_last_accepted(const SparsePolicy::Set
 const Register<SparsePolicy> last_accepted{
     "last_accepted", "what the last accepted row attended to (SpecExtend)", make_last_accepted};
 
-}  // namespace
+}
 }

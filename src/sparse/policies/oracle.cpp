@@ -86,5 +86,5 @@ Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& set
 const Register<SparsePolicy> oracle{
     "oracle", "analysis only: each draft row's own best entries, found by reading everything", make_oracle};
 
-}  // namespace
+}
 }

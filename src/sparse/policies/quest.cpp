@@ -146,5 +146,5 @@ Result<std::unique_ptr<SparsePolicy>> make_quest(const SparsePolicy::Setup& setu
 
 const Register<SparsePolicy> quest{"quest", "pages chosen anew at every draft step by bounds of their keys (Quest)", make_quest};
 
-}  // namespace
+}
 }

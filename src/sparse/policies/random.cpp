@@ -53,5 +53,5 @@ Result<std::unique_ptr<SparsePolicy>> make_random(const SparsePolicy::Setup& set
 
 const Register<SparsePolicy> random{"random", "analysis only: entries drawn at random", make_random};
 
-}  // namespace
+}
 }

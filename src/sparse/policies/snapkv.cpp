@@ -15,5 +15,5 @@ Result<std::unique_ptr<SparsePolicy>> make_snapkv(const SparsePolicy::Setup& set
 
 const Register<SparsePolicy> snapkv{"snapkv", "what the end of the prompt attended to, kept for the whole request", make_snapkv};
 
-}  // namespace
+}
 }

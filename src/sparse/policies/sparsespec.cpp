@@ -14,5 +14,5 @@ Result<std::unique_ptr<SparsePolicy>> make_sparsespec(const SparsePolicy::Setup&
 const Register<SparsePolicy> sparsespec{
     "sparsespec", "what all verified rows attended to, by true weights (PillarAttn)", make_sparsespec};
 
-}  // namespace
+}
 }

@@ -36,5 +36,5 @@ Result<std::unique_ptr<SparsePolicy>> make_streamingllm(const SparsePolicy::Setu
 
 const Register<SparsePolicy> streamingllm{"streamingllm", "the first positions and the last ones", make_streamingllm};
 
-}  // namespace
+}
 }

@@ -36,5 +36,5 @@ Result<std::unique_ptr<SparsePolicy>> make_vegas(const SparsePolicy::Setup& setu
 
 const Register<SparsePolicy> vegas{"vegas", "what the verified rows attended to, spread forward", make_vegas};
 
-}  // namespace
+}
 }

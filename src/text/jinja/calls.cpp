@@ -141,7 +141,7 @@ Result<Value> loop_changed(Interpreter& in, const Value& self, const Arguments& 
   return Value::of(changed);
 }
 
-}  // namespace
+}
 
 Function find_global(std::string_view name) {
   constexpr std::pair<std::string_view, Function> kGlobals[] = {{"range", make_range}, {"dict", make_dict},

@@ -91,7 +91,7 @@ Text escaped(const Text& text, Heap& heap, size_t limit) {
 
 Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
 
-}  // namespace
+}
 
 Result<Value> Interpreter::eval(const Expr& expr, Scope& scope) {
   if (expr.kind == ExprKind::Literal) return expr.value;

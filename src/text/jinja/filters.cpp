@@ -67,7 +67,7 @@ std::optional<Value> truncated(double value) {
   return Value::of(int64_t(value));
 }
 
-}  // namespace
+}
 
 namespace filters {
 
@@ -273,5 +273,5 @@ Result<Value> otherwise(In in, const Value& value, Args args) {
   return params[0] ? *params[0] : in.text("", true);
 }
 
-}  // namespace filters
+}
 }

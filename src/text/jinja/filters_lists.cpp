@@ -98,7 +98,6 @@ Result<Value> last(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'last'", {}));
   if (value.is(Kind::Sequence) && value.sequence->kind == SequenceKind::Generator)
     return type_error("'generator' object is not reversible");
-  if (value.is(Kind::Undefined)) return type_error(value.hint ? value.hint->bytes : "a value is undefined");
   HUNCH_TRY(const auto items, in.iterate(value));
   return items.empty() ? in.undefined("No last item, sequence was empty.") : items.back();
 }
@@ -128,7 +127,8 @@ Result<Value> reverse(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'reverse'", {}));
   HUNCH_TRY(const auto items, in.iterate(value));
   std::vector<Value> out(items.rbegin(), items.rend());
-  if (!value.is(Kind::String)) return in.list(out, SequenceKind::Generator);
+  const bool walks = value.is(Kind::Sequence) && value.sequence->kind == SequenceKind::Generator;  // Python copies it
+  if (!value.is(Kind::String)) return in.list(out, walks ? SequenceKind::List : SequenceKind::Generator);
   TextBuilder text(in.text_limit());
   for (const Value& character : out) text.append(*character.text);
   return in.finish(text);
@@ -238,8 +238,10 @@ Result<Value> items(In in, const Value& value, Args args) {
   return in.list({all.begin(), all.end()}, SequenceKind::Generator);
 }
 
+// Of what is false jinja2 takes nothing, not even the other arguments.
 Result<Value> map(In in, const Value& value, Args args) {
   std::vector<Value> out;
+  if (!truth(value)) return in.list(out, SequenceKind::Generator);
   if (args.positional.empty()) {
     const Value *path = nullptr, *fallback = nullptr;
     for (const auto& [name, given] : args.named) {
@@ -269,6 +271,7 @@ Result<Value> map(In in, const Value& value, Args args) {
 
 template <bool kKeep, bool kByAttribute>
 Result<Value> choose(In in, const Value& value, Args args) {
+  if (!truth(value)) return in.list({}, SequenceKind::Generator);
   auto rest = args.positional;
   std::optional<Getter> getter;
   if (kByAttribute) {
@@ -303,7 +306,7 @@ constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute},
     {"round", round}, {"safe", safe}, {"select", choose<true, false>}, {"selectattr", choose<true, true>}, {"sort", sort},
     {"string", string}, {"sum", sum}, {"title", title}, {"tojson", tojson}, {"trim", trim}, {"unique", unique}, {"upper", upper}};
 
-}  // namespace
+}
 }  // namespace filters
 
 Function find_filter(std::string_view name) {

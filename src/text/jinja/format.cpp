@@ -209,7 +209,7 @@ class Percent {
   size_t at_ = 0, next_ = 0;
 };
 
-}  // namespace
+}
 
 Result<Value> format_percent(Interpreter& in, const Text& format, const Value& arguments) {
   return Percent(in, format, arguments).run();

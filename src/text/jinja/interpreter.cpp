@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kStepsPerClock = 256;
 
-}  // namespace
+}
 
 Error too_deep() { return type_error(fmt::format("template nested deeper than {}", kMaxDepth)); }
 Error type_error(std::string_view message) { return usage_error(std::string(message)); }

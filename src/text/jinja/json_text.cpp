@@ -91,7 +91,7 @@ Status append_dict(const Dict& dict, const JsonStyle& style, int depth, TextBuil
   return {};
 }
 
-}  // namespace
+}
 
 Status append_json(const Value& value, const JsonStyle& style, int depth, TextBuilder& out) {
   switch (value.kind) {

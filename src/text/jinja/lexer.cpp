@@ -329,7 +329,7 @@ class Lexer {
   bool line_starting_ = true;
 };
 
-}  // namespace
+}
 
 Result<std::vector<Token>> tokenize(std::string_view source, Heap& heap) {
   Lexer lexer(heap.copy(std::string_view(normalized(source))), heap);

@@ -355,7 +355,7 @@ Function look_up(std::span<const std::pair<std::string_view, Function>> table, s
   return nullptr;
 }
 
-}  // namespace
+}
 
 Function find_method(const Value& object, std::string_view name) {
   if (object.is(Kind::String)) return look_up(kText, name);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kFor[] = {"endfor", "else"}, kIf[] = {"elif", "else", "endif"};
 
-}  // namespace
+}
 
 Parser::Parser(std::vector<Token> tokens, Heap& heap) : tokens_(std::move(tokens)), heap_(heap) {
   for (const std::string_view name : kKnownNames) id_of(name);

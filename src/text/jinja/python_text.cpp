@@ -47,7 +47,7 @@ void append_title(uint32_t code, std::string& out) {
   else append_utf8(uint32_t(utf8proc_totitle(utf8proc_int32_t(code))), out);
 }
 
-}  // namespace
+}
 
 bool is_space(uint32_t code) { return (code >= 0x1C && code <= 0x1F) || is_white_space(code); }
 

@@ -111,7 +111,7 @@ constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Oper
     {"number", simple<number>}, {"odd", odd}, {"sameas", sameas}, {"sequence", simple<sequence>}, {"string", simple<string>},
     {"test", known<find_test>}, {"true", simple<is_true>}, {"undefined", simple<undefined>}, {"upper", cased<true>}};
 
-}  // namespace
+}
 
 Function find_test(std::string_view name) {
   for (const auto& [known_name, function] : kTests)

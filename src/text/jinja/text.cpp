@@ -8,7 +8,7 @@ namespace {
 
 bool begins_character(char byte) { return (uint8_t(byte) & 0xC0) != 0x80; }
 
-}  // namespace
+}
 
 int64_t Text::length() const {
   if (characters < 0) characters = std::count_if(bytes.begin(), bytes.end(), begins_character);

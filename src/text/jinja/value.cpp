@@ -89,7 +89,7 @@ Status append_sequence(const Sequence& sequence, TextBuilder& out) {
   return Error{"a generator cannot be printed: add the filter 'list'"};
 }
 
-}  // namespace
+}
 
 const Value* Dict::find(const Value& key) const {
   if (slots.empty()) {
@@ -147,7 +147,7 @@ int64_t weight_of(const Value& value) {
 }
 Error too_heavy() { return Error{fmt::format("a value holds more than {} others", kMaxWeight)}; }
 Error too_deep() { return Error{fmt::format("a value is nested deeper than {}", kMaxDepth)}; }
-}  // namespace
+}
 
 Result<Value> DictBuilder::finish() {
   Dict dict{.entries = heap_.copy(entries_)};
