@@ -34,6 +34,14 @@ Request ask(int64_t max_tokens, const char* rule = "match") {
   return request;
 }
 
+TEST(EngineLimits, BoundSteps) {
+  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = 64, .max_num_seqs = 4};
+  options.chunk_len = 100, options.max_num_batched_tokens = INT32_MAX;
+  EXPECT_EQ(Engine::load(options).value()->parts().limits.rows, 400);
+  options.chunk_len = 1 << 30;
+  EXPECT_FALSE(Engine::load(options).ok());
+}
+
 // The tokens of a request on the toy model, and the number of positions each round drafted.
 struct Life {
   std::vector<int32_t> tokens;

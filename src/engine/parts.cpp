@@ -187,13 +187,12 @@ Status EngineParts::plan_limits() {
   int rows = options.max_num_batched_tokens;
   if (rows == 0) rows = std::max({options.chunk_len, answers, least});
   // No step has more: a request gives it a chunk of its prompt, or a round.
-  rows = std::min(rows, std::max(seqs * std::max(options.chunk_len, answers), least));
+  rows = int(std::min<int64_t>(rows, std::max<int64_t>(int64_t(seqs) * std::max(options.chunk_len, answers), least)));
   const ModelShape& shape = model->shape();
   const double needed = double(rows) * double(3 * shape.hidden + 2 * shape.widest_ffn()) * sizeof(float);
-  if (const double memory = double(backend->memory_bytes()); needed > 0.9 * memory)
-    return usage_error(
-        fmt::format("max num batched tokens is {}: a step of {} needs {}, there is {}; lower it or the number of requests",
-            options.max_num_batched_tokens, rows, human_bytes(needed), human_bytes(memory)));
+  if (needed > 0.9 * double(backend->memory_bytes()))
+    return usage_error(fmt::format(
+        "max num batched tokens: a step of {} needs {}; lower it or the number of requests", rows, human_bytes(needed)));
   if (rows < least)
     return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
   limits = {

@@ -203,8 +203,6 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
       error(Kind::JsonSchema, R"({"type": "object", "properties": {"not": {"type": "null"}}, "examples": [{"not": 1}]})"), "");
 }
 
-// A raw quotation mark ends a string for whoever reads it: an expression that asks for one, or that only an automaton of few
-// states keeps from it, is refused.
 TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   const auto of = [](std::string_view pattern) {
     std::string escaped;
