@@ -111,7 +111,7 @@ struct SpeculationOptions {
   std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
   int spread = 16;                // vegas: entries behind a high score that count too, in whole blocks (weights only)
   int sinks = -1, recent = 0;     // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
-  std::string rule;               // match, ratio, point; empty: match when greedy or seeded, else ratio
+  std::string rule;               // match, ratio, point; empty: match when greedy, seeded, or trees on a device; else ratio
   // What drafts read: target (the same weights), q4_0 or q8_0 (a copy in this encoding, made at first use), auto (q4_0 where that
   // halves the bytes of the target's).
   std::string draft_weights = "auto";

@@ -106,6 +106,9 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
     }
   // Trees of the planner's, unless the request has its own idea of them.
   if (plan.planned && plan.nodes == plan.gamma) plan.planned_nodes = controller_.tree_nodes();
+  // On a device rule ratio leaves trees to the host; match has the same law and does not.
+  const bool branches = plan.nodes > plan.gamma || plan.planned_nodes > 0;
+  if (branches && parts_.backend->asynchronous() && request.speculation.rule.empty()) plan.rule = "match";
   HUNCH_TRY(const CheckOptions checking, check_options(parts_, plan.sparse));
   (void)checking;  // made again when the request is opened
   HUNCH_OK(check_stop_texts(request.stop));

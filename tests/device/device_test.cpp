@@ -361,6 +361,30 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       }
 }
 
+// Of who names no rule and no seed: trees of rule ratio would need the host.
+TEST(LateDevice, DecidesTreesByMatch) {
+  for (const char* device : {"reference", "late"}) {
+    EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
+    options.drafters.push_back({.path = tiny_path("echo-eagle3")});
+    auto engine = load(options);
+    const auto rule_of = [&](const char* proposer, int beside, const char* asked = "") {
+      Request request = test::request(random_prompt(40, 250, 4), 30);
+      request.sampling.temperature = 0.5, request.sampling.seed.reset();
+      SpeculationOptions& o = request.speculation;
+      o.proposer = proposer, o.tree_tokens = beside, o.rule = asked;
+      const Generation run = generate(*engine, request);
+      request.sampling.seed = run.seed;
+      if (run.rule == "match") EXPECT_EQ(run.tokens, plain_stream(*engine, request));
+      return run.rule;
+    };
+    const char* trees = device == std::string("late") ? "match" : "ratio";
+    EXPECT_EQ(rule_of("eagle3", 5), trees);
+    EXPECT_EQ(rule_of("auto", 0), trees);
+    EXPECT_EQ(rule_of("eagle3", 0), "ratio");
+    EXPECT_EQ(rule_of("eagle3", 5, "ratio"), "ratio");
+  }
+}
+
 // Learned drafters: blind chains and trees; drafters that are mostly right, so that their caches go through every turn.
 TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
   int turn = 0;
