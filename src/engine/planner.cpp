@@ -141,8 +141,9 @@ void Planner::price(std::span<const RequestView> views) {
           ? verify_curves_[0][k]
           : table_.verify.ms(
                 {.rows = double(count) * double(1 + k), .sequences = count, .entries = entries, .widest = double(kWidths[w])});
-      // More rows never take less: noise in the table must not make guesses look free.
-      curve[k] = std::max(curve[k], k > 0 ? curve[k - 1] : verify_curves_[0][0]);
+      // More rows never take less, nor do as many that one request has more of: what the table makes of passes that it has not
+      // seen must not make guesses look free.
+      curve[k] = std::max({curve[k], verify_curves_[w > 0 ? w - 1 : 0][k], k > 0 ? curve[k - 1] : 0});
     }
   }
   plain_ms_ = verify_curves_[0][0];

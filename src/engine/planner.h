@@ -165,8 +165,8 @@ class Planner {
   std::vector<Chain> chains_;  // [view][arm]
   std::vector<Choice> steady_, now_, trial_;
   // ms at 1 + k rows a sequence: as many for all; none of them more than a width (device kernels' own steps).
-  static constexpr std::array<int, 4> kWidths = {0, 4, 8, 16};
-  static constexpr size_t kUsualWidth = 2;
+  static constexpr std::array<int, 5> kWidths = {0, 2, 4, 8, 16};
+  static constexpr size_t kUsualWidth = 3;
   std::array<std::vector<double>, kWidths.size()> verify_curves_;
   size_t width_ = 0;  // that passes are taken to have; 0: what they have
   // ms by number of sequences; once: of a chain, to learn its selection or to start.

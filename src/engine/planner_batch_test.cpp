@@ -160,5 +160,37 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
   }
 }
 
+// What passes of many rows took says nothing of those in which few have a guess, which are another kind again.
+TEST(PlannerOfABatch, DoesNotTakeGuessesToBeFreeWhereLongOnesWereCheap) {
+  constexpr int kSlots = 64, kLength = 128;
+  CostTable table({.weight_bytes = 16e9, .kv_bytes_per_token = 147e3, .bytes_per_second = 4.5e12, .device_layers = 36});
+  Planner planner(table, {.arms = {{.name = "suffix", .prior_acceptance = 0.6}}, .max_slots = kSlots, .widest_counts = true});
+  int tried = 0, guesses = 0;
+  for (int text = 0; text < 8; ++text) {
+    const bool loops = text == 3 || text == 4;
+    guesses = 0;
+    for (int slot = 0; slot < kSlots; ++slot) planner.open(slot);
+    for (int64_t made = 0; made < kSlots * kLength;) {
+      const int64_t context = 200 + made / kSlots;
+      const auto decisions = test::decide_batch(planner, kSlots, 1024, [&](int slot) {
+        RequestView view{.slot = slot, .context_len = context, .arms = 1};
+        view.found[0] = loops ? Found{12, 4} : Found{1, 0};
+        return view;
+      });
+      double rows = kSlots, widest = 1;
+      for (const Decision& d : decisions) rows += d.gamma, widest = std::max(widest, 1.0 + d.gamma);
+      table.verify.record({rows, kSlots, double(kSlots * context), widest},
+          5.9 + 0.01 * (rows - kSlots) + (rows > kSlots + 1 ? 0.43 : 0) + (rows > 96 ? 0.3 : 0));
+      for (int slot = 0; slot < kSlots; ++slot) {
+        const int gamma = decisions[size_t(slot)].gamma, kept = loops ? gamma : gamma > 0 && ++tried % 40 == 0;
+        planner.record({.slot = slot, .drafted = gamma, .accepted = kept});
+        made += 1 + kept, guesses += gamma;
+      }
+    }
+    if (loops) EXPECT_GT(guesses, kSlots * kLength / 2);
+  }
+  EXPECT_LT(guesses, 2 * kLength);  // in some 128 steps
+}
+
 }
 }
