@@ -9,6 +9,7 @@
 #include "cli/interrupt.h"
 #include "cli/report.h"
 #include "cli/request_flags.h"
+#include "engine/parts.h"
 #include "text/detokenizer.h"
 #include "text/excerpt.h"
 
@@ -33,6 +34,7 @@ Result<Both> run_both(Engine& engine, Request request, const InterruptScope& int
   Both both;
   // The plain run first: it draws the seed where none was given, and the other must use the same.
   const SpeculationOptions speculation = request.speculation;
+  request.speculation = {};
   request.speculation.proposer = "none";
   HUNCH_TRY(both.plain, engine.generate(request, {}, interrupts.flag()));
   request.speculation = speculation;
@@ -70,6 +72,7 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
     }
     out["prompt_tokens"] = plain.prompt_tokens;
     out["seed"] = plain.seed;
+    out["proposer"] = guessed.proposer;
     out["policy"] = guessed.policy;
     out["ratio"] = asked_ratio(request.speculation);
     out["gamma"] = guessed.gamma;
@@ -85,9 +88,9 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
       : fmt::format("different at token {} of the continuation: plain {}, with speculation {}", *at,
             token_text(engine.tokenizer(), plain.tokens, *at), token_text(engine.tokenizer(), guessed.tokens, *at));
   return write_stdout(
-      fmt::format("{}\n{} rounds of {} guesses, {} of {} accepted; seed {}; {:.1f} tokens/s plain, {:.1f} with speculation\n",
-          verdict, guessed.rounds, guessed.gamma, guessed.accepted, guessed.drafted, plain.seed, plain.tokens_per_second(),
-          guessed.tokens_per_second()));
+      fmt::format("{}\n{}: {} rounds of {} guesses, {} of {} accepted; seed {}; {:.1f} tokens/s plain, {:.1f} with speculation\n",
+          verdict, guessed.proposer, guessed.rounds, guessed.gamma, guessed.accepted, guessed.drafted, plain.seed,
+          plain.tokens_per_second(), guessed.tokens_per_second()));
 }
 
 Result<Request> audit_request(const RunFlags& flags) {
@@ -100,8 +103,7 @@ Result<Request> audit_request(const RunFlags& flags) {
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
   if (speculation.sparse.on) return usage_error("--verify sparse: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
-  // A planner may find that nothing pays: there would be nothing to audit.
-  if (speculation.proposer == "auto" || speculation.proposer == "none") speculation.proposer = "self";
+  if (speculation.proposer == "none") return usage_error("--spec none: audit compares speculation with it; name another");
   return request_of(flags.sampling, speculation);
 }
 
@@ -115,6 +117,11 @@ Result<int> audit(const RunFlags& flags, const FlagSet& set) {
   HUNCH_TRY(auto engine, load_engine(options, progress));
   HUNCH_TRY(auto ids, prompt_ids(*engine, flags.prompt, text));
   request.prompt = std::move(ids);
+  // A planner may find that nothing pays: there would be nothing to audit.
+  if (std::string& method = request.speculation.proposer; method == "auto") {
+    const EngineParts& parts = engine->parts();
+    method = !parts.learned.empty() ? parts.learned[0].name : parts.model->shape().nsa.used() ? "suffix" : "self";
+  }
 
   const InterruptScope interrupts;
   auto both = run_both(*engine, request, interrupts);

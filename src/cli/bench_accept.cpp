@@ -48,6 +48,7 @@ struct AcceptFlags {
 struct Cell {
   std::string policy;
   double ratio = 0;
+  int gamma = 0;
   std::vector<double> per_prompt;  // tokens a round, mean over the seeds
   std::map<std::string, std::vector<double>> by_kind;
   std::vector<double> speedups, plain_speeds;  // per prompt, with --speed
@@ -157,7 +158,7 @@ class Accept {
       HUNCH_TRY(const Generation g, engine_.generate(request, on_token, interrupts_.flag()));
       if (interrupts_.stopped()) return {};
       seeds.push_back(g.mean_acceptance_length());
-      count(g, out);
+      count(g, out), out.gamma = g.gamma;
       if (!flags_.speed) continue;
       Request plain = request;  // right after it, on the same cache: what the machine does to one it does to the other
       plain.speculation = plain_decoding();
@@ -185,8 +186,7 @@ class Accept {
   void emit(int64_t context, int64_t length, const Cell& cell) {
     const std::string& policy = cell.policy;
     ordered_json row = {{"context", context}, {"length", length}, {"prompts", cell.per_prompt.size()},
-        {"seeds", flags_.seeds.size()}, {"policy", policy}, {"rule", flags_.rule},
-        {"gamma", gamma_of(policy, named_policy(policy).value())}, {"ratio", cell.ratio},
+        {"seeds", flags_.seeds.size()}, {"policy", policy}, {"rule", flags_.rule}, {"gamma", cell.gamma}, {"ratio", cell.ratio},
         {"mean_tokens_per_round", mean(cell.per_prompt)}, {"standard_error", standard_error(cell.per_prompt)}};
     const bool sides = sides_ && policy.starts_with("mtp");
     if (sides) row["mtp_feed_norm"] = sides_->feed, row["mtp_recycle_norm"] = sides_->recycle;

@@ -95,7 +95,7 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
       {"depth", depth},
       {"rule", guesser.options.rule.empty() ? "match" : guesser.options.rule},
       {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
-      {"ratio", gamma > 0 ? ordered_json(guesser.options.ratio) : ordered_json()},
+      {"ratio", gamma > 0 ? ordered_json(asked_ratio(guesser.options)) : ordered_json()},
       {"gamma", gamma},
       {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
       {"ms", cost.round_ms},

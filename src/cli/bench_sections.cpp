@@ -29,6 +29,7 @@ bool wanted(const BenchFlags& flags, std::string_view section) {
 std::string cell(const ordered_json& v) {
   if (v.is_null()) return "-";
   if (v.is_string()) return v.get<std::string>();
+  if (v.is_boolean()) return v.get<bool>() ? "yes" : "no";
   if (v.is_number_integer()) return fmt::format("{}", v.get<int64_t>());
   const double x = v.get<double>();
   return fmt::format("{:.{}f}", x, std::abs(x) < 0.1 ? 4 : std::abs(x) < 10 ? 2 : 1);

@@ -65,6 +65,14 @@ Json yaml_scalar(const std::string& text) {
   if (!text.empty() && (text[0] == '"' || text[0] == '[' || text[0] == '{')) {
     Json value = Json::parse(text, nullptr, false);
     if (!value.is_discarded()) return value;
+    if (text.front() == '[' && text.back() == ']') {  // of bare words
+      value = Json::array();
+      for (size_t at = 1, end; at < text.size(); at = end + 1) {
+        end = std::min(text.find(',', at), text.size() - 1);
+        value.push_back(yaml_scalar(trimmed(std::string_view(text).substr(at, end - at))));
+      }
+      return value;
+    }
   }
   return text;
 }

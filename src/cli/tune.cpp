@@ -153,7 +153,7 @@ class Tune {
     std::vector<Trial> out(settings.size());
     for (const auto& prompt : prompts_)
       for (size_t i = 0; i < settings.size(); ++i) {
-        SpeculationOptions speculation = speculation_;
+        SpeculationOptions speculation = settings[i].gamma > 0 ? speculation_ : SpeculationOptions{};
         speculation.proposer = settings[i].gamma > 0 ? "self" : "none";
         speculation.num_tokens = settings[i].gamma, speculation.ratio = settings[i].ratio;
         Request request = request_of(flags_.sampling, speculation);

@@ -374,7 +374,7 @@ TEST(LateDevice, DecidesTreesByMatch) {
       o.proposer = proposer, o.tree_tokens = beside, o.rule = asked;
       const Generation run = generate(*engine, request);
       request.sampling.seed = run.seed;
-      if (run.rule == "match") EXPECT_EQ(run.tokens, plain_stream(*engine, request));
+      if (run.rule == "match") { EXPECT_EQ(run.tokens, plain_stream(*engine, request)); }
       return run.rule;
     };
     const char* trees = device == std::string("late") ? "match" : "ratio";

@@ -193,6 +193,7 @@ class Life(unittest.TestCase):
   def test_command_line_wins_over_environment_over_file(self):
     folder = self.folder()
     for name, text in (("c.yaml", "# limits\nmax-body-bytes: 5000\nmax_headers: 50   # few\nheader-timeout: '7'\nserved-model-name:\n  - a\n  - b\n"),
+                       ("f.yaml", "max-body-bytes: 5000\nmax_headers: 50\nheader-timeout: 7\nserved-model-name: [a, 'b']\n"),
         ("c.json", '{"max_body_bytes": 5000, "max-headers": 50, "header_timeout": 7, "served-model-name": ["a", "b"]}')):
       (folder / name).write_text(text)
       code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
