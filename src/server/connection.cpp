@@ -275,7 +275,8 @@ void Connection::write(std::string_view bytes) {
   if (!open()) return;
   if (out_.empty()) progress_at_ = Clock::now();
   out_ += bytes;
-  if (!writing_) flush();
+  if (writing_) crowded_ |= unsent() >= size_t(limits_.max_unsent_bytes);
+  else flush();
 }
 
 void Connection::flush() {

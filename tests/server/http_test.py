@@ -236,6 +236,16 @@ class Limits(ServerTest):
     self.until(self.idle, 2)
 
 
+class SlowReader(ServerTest):
+  FLAGS = ("--max-unsent-bytes", "4096")
+
+  def test_a_stream_goes_on_when_its_client_reads_again(self):
+    stream = self.asking({**STREAM, "logprobs": 20}, receive_buffer=4096)
+    self.running()
+    time.sleep(2)
+    self.assertIn(b"[DONE]", answers_of((stream,))[0][-60:])
+
+
 class FewWorkers(ServerTest):
   FLAGS = ("--workers", "1", "--max-num-queued-reqs", "2")
 
