@@ -34,7 +34,7 @@ void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int mos
 
 }
 
-void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
+void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree, bool further) {
   if (tree.in_flight || (tree.size > 0 && tree.law == DraftLaw::Given)) return;
   if (tree.size == 0) tree.law = DraftLaw::Point;
   std::vector<int> places(size_t(tree.size)), moved(size_t(tree.size), -1);  // of each node; where it stands now
@@ -52,10 +52,11 @@ void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTr
     ++kept;
   }
   tree.size = kept;
-  if (!chain) return;
+  if (!chain || (kept > 0 && !further)) return;
   int last = GrammarMask::kCommitted;
   for (int node = 0; node < kept; ++node) last = grammar.step(last, tree.tokens(node));
   extend(grammar, tokenizer, last, most, tree);
+  grammar.fill_soon();
 }
 
 bool jump_ahead(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {

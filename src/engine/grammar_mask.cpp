@@ -16,12 +16,31 @@ constexpr int kMostBeginnings = 64;
 
 }
 
-GrammarMask::GrammarMask(const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going)
+GrammarMask::GrammarMask(
+    const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going, MaskWorkers* workers)
     : state_(std::move(grammar), compiler),
       end_ids_(compiler.end_ids()),
       num_words_(GrammarState::mask_words(compiler.vocab())),
-      keep_going_(keep_going) {
+      keep_going_(keep_going),
+      workers_(workers) {
   reset();
+}
+
+GrammarMask::~GrammarMask() {
+  if (workers_) workers_->forget(*this);
+}
+
+void GrammarMask::fill_soon() {
+  if (workers_) workers_->soon(*this);
+}
+
+bool GrammarMask::fill_one() {
+  const Bounded bounded(*this);
+  const auto next =
+      std::find_if(places_.begin(), places_.end(), [this](const Place& p) { return !p.filled && p.allowed && !broken_; });
+  if (next == places_.end()) return false;
+  fill(int(next - places_.begin()));
+  return true;
 }
 
 void GrammarMask::reset() {

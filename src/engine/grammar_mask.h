@@ -8,14 +8,17 @@
 #include <vector>
 
 #include "backend/ops/token_mask.h"
+#include "engine/mask_workers.h"
 #include "text/grammar.h"
 
 namespace hunch {
 
 class GrammarMask final : public TokenMask {
  public:
-  // `keep_going`: end ids are allowed only where nothing else is.
-  GrammarMask(const GrammarCompiler&, std::shared_ptr<const CompiledGrammar>, bool keep_going);
+  // `keep_going`: end ids are allowed only where nothing else is. `workers`, which outlive it: fill masks before they are asked
+  // for; null: nobody does.
+  GrammarMask(const GrammarCompiler&, std::shared_ptr<const CompiledGrammar>, bool keep_going, MaskWorkers* workers = nullptr);
+  ~GrammarMask() override;
 
   Row after(std::span<const int32_t> path) override;
   void reset() override;
@@ -27,6 +30,11 @@ class GrammarMask final : public TokenMask {
   int step(int place, int32_t token);
   // Bytes that every continuation from there begins with, so many at most.
   std::string forced(int place, size_t most_bytes);
+
+  // What is known by now will be asked for: workers, if there are any, fill its masks.
+  void fill_soon();
+  // Of such a place, if there is one. Any thread.
+  bool fill_one();
 
  private:
   struct Place {
@@ -56,6 +64,7 @@ class GrammarMask final : public TokenMask {
   const std::vector<int32_t> end_ids_;
   const size_t num_words_;
   const bool keep_going_;
+  MaskWorkers* const workers_;
   bool broken_ = false;  // a token was committed that the grammar refuses: nothing follows
   std::vector<Place> places_;
   int at_ = kCommitted;                             // where state_ stands

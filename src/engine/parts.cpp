@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "base/clock.h"
 #include "checkpoint/random_checkpoint.h"
@@ -14,6 +15,8 @@
 
 namespace hunch {
 namespace {
+
+constexpr int kMostMaskWorkers = 8;
 
 std::string human_bytes(double bytes) {
   for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
@@ -319,6 +322,13 @@ Result<GrammarCompiler*> EngineParts::grammars() {
     return usage_error("structured output needs an end-of-text token, and this model names none: leave the structure out");
   grammars_ = std::make_unique<GrammarCompiler>(*tokenizer, model->shape().vocab_size, model->shape().eos_ids);
   return grammars_.get();
+}
+
+MaskWorkers* EngineParts::mask_workers() {
+  const std::lock_guard lock(grammars_mutex_);
+  if (!mask_workers_ && backend->asynchronous())
+    mask_workers_ = std::make_unique<MaskWorkers>(std::clamp(int(std::thread::hardware_concurrency()) / 2, 1, kMostMaskWorkers));
+  return mask_workers_.get();
 }
 
 SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int max_draft, int max_sequences) {

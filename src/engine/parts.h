@@ -14,6 +14,7 @@
 #include "checkpoint/drafter_file.h"
 #include "draft/vocab_map.h"
 #include "engine/drafting.h"
+#include "engine/mask_workers.h"
 #include "engine/scheduler.h"
 #include "engine/trace.h"
 #include "engine/verify_calibration.h"
@@ -78,6 +79,8 @@ class EngineParts {
   bool has_draft_weights(DType type) const { return draft_weights_.contains(type) && draft_weights_.at(type); }
   // What compiles grammars for this model, made at first use; any thread. Errors: there is no tokenizer, or no end id.
   Result<GrammarCompiler*> grammars();
+  // Of a device, made at first use; else null. Any thread.
+  MaskWorkers* mask_workers();
   SparsePolicy::Setup policy_setup(const PolicyOptions&, int max_draft, int max_sequences);
 
  private:
@@ -89,6 +92,7 @@ class EngineParts {
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
   std::mutex grammars_mutex_;
   std::unique_ptr<GrammarCompiler> grammars_;
+  std::unique_ptr<MaskWorkers> mask_workers_;
   Drafting drafting_{*this};
   std::vector<Proposer*> followers_;
 };

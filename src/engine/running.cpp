@@ -54,7 +54,8 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
       HUNCH_TRY(GrammarCompiler * compiler, parts.grammars());
       auto grammar = plan.grammar;
       if (!grammar) { HUNCH_TRY(grammar, compiler->compile(request.structured)); }
-      made->sequence.logit_state->take_mask(std::make_unique<GrammarMask>(*compiler, std::move(grammar), request.ignore_eos));
+      made->sequence.logit_state->take_mask(
+          std::make_unique<GrammarMask>(*compiler, std::move(grammar), request.ignore_eos, parts.mask_workers()));
     }
     made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
   }

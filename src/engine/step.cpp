@@ -191,8 +191,10 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   for (Running* who : requests)
     tasks_.push_back(task_of(*who, drafter, who->most_drafts(), who->most_depth(), who->may_branch()));
   if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
+  // What is forced behind guesses is found where it costs no wait.
+  const bool further = !parts_.backend->asynchronous();
   for (Running* who : requests)
-    if (who->grammar()) keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), who->drafters[drafter].tree);
+    if (who->grammar()) keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), who->drafters[drafter].tree, further);
 }
 
 // A proposer that breaks its contract costs its guesses, not the output.
@@ -497,6 +499,7 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   }
   sequence.tokens.push_back(first);
   if (sequence.logit_state) sequence.logit_state->append(first);
+  if (who.grammar()) who.grammar()->fill_soon();
   if (who.plan.logprobs < 0) return;
   look_at(row, std::span(&first, 1), who.plan.logprobs, 0);
   (void)parts_.backend->synchronize();
@@ -532,6 +535,7 @@ void Step::settle(Running& who, int64_t first_row) {
   if (sequence.logit_state) {
     for (const int32_t token : verdict.tokens) sequence.logit_state->append(token);
     sequence.logit_state->append(verdict.next);
+    if (who.grammar()) who.grammar()->fill_soon();
   }
   who.path_rows.clear();
   if (!who.row_parents.empty()) {

@@ -77,6 +77,27 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
   EXPECT_GT(accepted, 20);
 }
 
+// Masks of a crowd are filled by other threads (MaskWorkers), while guesses come and go and requests end.
+TEST_P(Device, CrowdsUnderGrammarsSayWhatEachSaysAlone) {
+  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
+  EngineOptions options = tiny("qwen3-tied");
+  options.max_num_seqs = 5;
+  auto engine = load(options);
+  std::vector<std::vector<int32_t>> plain;
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) {
+    Request request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 7 * (i % 5));
+    request.sampling.temperature = 0.9;
+    request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
+    if (i % 3 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
+    plain.push_back(plain_stream(*engine, request));
+    request.speculation.proposer = i % 2 ? "auto" : i % 4 ? "suffix" : "self";
+    requests.push_back(request);
+  }
+  const auto runs = generate_together(*engine, requests);
+  for (size_t i = 0; i < runs.size(); ++i) EXPECT_EQ(runs[i].tokens, plain[i]) << i;
+}
+
 // What sequences ask for in a layer goes together: their number does not multiply what a device starts.
 TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {
