@@ -9,9 +9,12 @@
 #include "base/half.h"
 #include "base/test_results.h"
 #include "sparse/policy.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr int kLayers = 3, kKvHeads = 2, kGroup = 2, kHeads = kKvHeads * kGroup, kDim = 24, kMaxDraft = 4;
 constexpr float kScale = 0.2f;
@@ -71,8 +74,7 @@ class Rig {
       const PassInfo info{.sequence = &run.sequence, .draft = true, .first_position = entry, .num_rows = 1, .round_row = row};
       for (int layer = 0; layer < kLayers; ++layer) {
         const auto q = random(kHeads * kDim, 1, true);
-        const Selection selection =
-            policy->select(layer, {.q = View<const float, 3>(q.data(), 1, kHeads, kDim), .scale = kScale, .kv = own(run)}, info);
+        const Selection selection = policy->select(layer, {.q = view(q, 1, kHeads, kDim), .scale = kScale, .kv = own(run)}, info);
         EXPECT_TRUE(selection.grain == Selection::Grain::All || layer != 1);
         if (selection.grain == Selection::Grain::Token && seen) seen(layer, q.data());
         for (int head = 0; head < kHeads; ++head) run.draft_lse[layer][size_t(row * kHeads + head)] = float(4 + 2 * row + head);
@@ -101,7 +103,7 @@ class Rig {
     policy->committed(run.sequence, commit);
   }
 
-  KvRef own(const Live& run) const { return {store.get(), View<const int32_t, 1>(run.pages.data(), run.pages.size())}; }
+  KvRef own(const Live& run) const { return {store.get(), view(run.pages)}; }
   Selection selection(const Live& run, int layer) {
     return policy->select(
         layer, {}, {.sequence = &run.sequence, .draft = true, .first_position = run.sequence.committed_len, .num_rows = 1});
@@ -139,8 +141,8 @@ class Rig {
       const auto k = random(size_t(rows * kKvHeads * kDim), scale, true), v = random(k.size(), scale, true);
       backend->store_kv({
           .layer = layer,
-          .k = View<const float, 3>(k.data(), rows, kKvHeads, kDim),
-          .v = View<const float, 3>(v.data(), rows, kKvHeads, kDim),
+          .k = view(k, rows, kKvHeads, kDim),
+          .v = view(v, rows, kKvHeads, kDim),
           .kv = own(run),
           .first_entry = first,
       });
@@ -173,8 +175,8 @@ class Rig {
           for (int row = 0; row < rows; ++row)
             for (int head = 0; head < kHeads; ++head) lse[i].push_back(request.lse(row, head));
         args[i].combine = request.combine;
-        args[i].row_used = View<const uint8_t, 1>(used[i].data(), rows);
-        args[i].lse = View<const float, 2>(lse[i].data(), rows, kHeads);
+        args[i].row_used = view(used[i], rows);
+        args[i].lse = view(lse[i], rows, kHeads);
         args[i].block = request.block, args[i].prefix_len = run.info.first_position / request.block * request.block;
         args[i].out = request.out;
       }
@@ -185,15 +187,13 @@ class Rig {
       for (size_t i = 0; i < runs.size(); ++i)
         policy->learn(layer, runs[i]->info,
             {.q = queries(*runs[i], layer),
-                .lse = View<const float, 2>(runs[i]->true_lse[layer].data(), runs[i]->info.num_rows, kHeads),
+                .lse = view(runs[i]->true_lse[layer], runs[i]->info.num_rows, kHeads),
                 .scores = args[i].out,
                 .scale = kScale,
                 .kv = own(*runs[i])});
     }
   }
-  static View<const float, 3> queries(const Live& run, int layer) {
-    return View<const float, 3>(run.q[layer].data(), run.info.num_rows, kHeads, kDim);
-  }
+  static View<const float, 3> queries(const Live& run, int layer) { return view(run.q[layer], run.info.num_rows, kHeads, kDim); }
 
   std::mt19937 dice_{5};
 };

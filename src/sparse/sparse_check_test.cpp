@@ -6,9 +6,12 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr int kHeads = 4, kKvHeads = 2, kDim = 16, kBlock = 8;
 
@@ -63,13 +66,13 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
     });
     std::vector<int32_t> last(kRows);
     for (int r = 0; r < kRows; ++r) last[size_t(r)] = int32_t(first) + r;
-    AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = View<const int32_t, 1>(last.data(), kRows)};
+    AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = view(last, kRows)};
     run.head_first = reading.head_first;
     backend.attention({
         .layer = layer,
         .scale = 0.25f,
         .q = queries,
-        .out = View<float, 3>(out.data(), kRows, kHeads, kDim),
+        .out = view(out, kRows, kHeads, kDim),
         .runs = std::span(&run, 1),
     });
     for (int r = 0; r < kRows; ++r)
@@ -178,7 +181,7 @@ TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
   const std::vector<int32_t> pages{0, 1, 2, 3};
   const std::vector<float> zeros(256 * kKvHeads * kDim);
   const View<const float, 3> rows(zeros.data(), 256, kKvHeads, kDim), q(zeros.data(), 1, kHeads, kDim);
-  const KvRef own{store.get(), View<const int32_t, 1>(pages.data(), 4)};
+  const KvRef own{store.get(), view(pages, 4)};
   backend.store_kv({.k = rows, .v = rows, .kv = own});
   SparseCheck check({.backend = &backend,
       .geometry = {DType::F32, 1, kKvHeads, kDim},
@@ -212,7 +215,7 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   std::vector<float> gate{0.01f, 0.02f, 1.0f, 0.5f, -0.05f,  //
       0.09f, 2.00f, 3.0f, 0.6f, -0.01f};
   const std::vector<float> was = gate;
-  check.thin_channels(0, View<float, 2>(gate.data(), 2, 5));
+  check.thin_channels(0, view(gate, 2, 5));
   for (size_t i = 0; i < gate.size(); ++i) {
     const bool small = std::fabs(silu(was[i % 5])) < 0.05f && std::fabs(silu(was[5 + i % 5])) < 0.05f;
     EXPECT_EQ(gate[i], small ? 0.0f : was[i]) << i;
@@ -225,11 +228,11 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   // Drafts: every row by itself; what none reads counts as before.
   SparseCheck drafts = check_of(**backend, {.thresholds = {0.05f, 0}, .drafts = true});
   gate = was;
-  drafts.thin_channels(0, View<float, 2>(gate.data(), 2, 5));
+  drafts.thin_channels(0, view(gate, 2, 5));
   for (size_t i = 0; i < gate.size(); ++i) EXPECT_EQ(gate[i], std::fabs(silu(was[i])) < 0.05f ? 0.0f : was[i]) << i;
   EXPECT_EQ(drafts.counts().channels_skipped, 2);
   gate = was;
-  check.thin_channels(1, View<float, 2>(gate.data(), 2, 5));
+  check.thin_channels(1, view(gate, 2, 5));
   EXPECT_EQ(gate, was) << "a threshold of 0";
   EXPECT_FALSE(check.end_pass(2));
 }

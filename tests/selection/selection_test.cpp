@@ -9,9 +9,12 @@
 #include "base/test_results.h"
 #include "checkpoint/quantise.h"
 #include "engine/test_engines.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 using Json = nlohmann::json;
 
@@ -57,7 +60,7 @@ class Replay {
         rows_(layer["queries"]["shape"][0]) {
     store_ = backend.make_kv_store({.dtype = DType::BF16, .layers = 1, .kv_heads = kv_heads_, .head_dim = head_dim_}, 8);
     for (int32_t page = 0; page < 8; ++page) pages_.push_back(7 - page);
-    kv_ = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
+    kv_ = {store_.get(), view(pages_)};
     auto k = recording.array(keys);
     k.resize(size_t(prefix_ * kv_heads_ * head_dim_));
     const auto own = recording.array(layer["row_keys"]);
@@ -85,13 +88,13 @@ class Replay {
     ScoreArgs args{
         .metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
         .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
-        .row_used = View<const uint8_t, 1>(used.data(), rows_),
+        .row_used = view(used, rows_),
         .prefix_len = prefix_,
-        .out = View<float, 2>(scores.data(), sets, prefix_),
+        .out = view(scores, sets, prefix_),
     };
     const bool by_draft = wanted["metric"] == "dweight" && !draft_lse_.empty();
     const auto& lse = by_draft ? draft_lse_ : true_lse_;
-    args.lse = View<const float, 2>(lse.data(), rows_, heads_);
+    args.lse = view(lse, rows_, heads_);
     if (args.metric == ScoreMetric::Logit || by_draft) {  // inside attention's own pass over K
       std::vector<float> again;
       attend(args, again);
@@ -104,7 +107,7 @@ class Replay {
         .n = prefix_,
         .count = count,
         .spread = wanted["spread"],
-        .index = View<int32_t, 2>(index.data(), sets, count),
+        .index = view(index, sets, count),
     });
     std::vector<std::vector<int32_t>> out;
     for (int set = 0; set < sets; ++set) out.emplace_back(index.begin() + set * count, index.begin() + (set + 1) * count);
@@ -146,14 +149,9 @@ class Replay {
     std::vector<float> scores(size_t(kv_heads_ * prefix_)), lse;
     ScoreArgs args{.metric = request.metric, .combine = request.combine, .row_used = request.row_used, .lse = request.lse};
     args.prefix_len = prefix_;
-    if (request.metric != ScoreMetric::None) args.out = View<float, 2>(scores.data(), request.out.extent[0], prefix_);
+    if (request.metric != ScoreMetric::None) args.out = view(scores, request.out.extent[0], prefix_);
     attend(args, lse);
-    policy->learn(0, info,
-        {.q = queries(),
-            .lse = View<const float, 2>(lse.data(), rows_, heads_),
-            .scores = args.out,
-            .scale = scale(),
-            .kv = kv_});
+    policy->learn(0, info, {.q = queries(), .lse = view(lse, rows_, heads_), .scores = args.out, .scale = scale(), .kv = kv_});
     policy->committed(sequence, {.first = prefix_, .num_rows = rows_, .accepted = accepted_row_});
     const auto selected = policy->selected(0, 0);
     std::vector<std::vector<int32_t>> out;
@@ -164,19 +162,18 @@ class Replay {
 
  private:
   float scale() const { return 1 / std::sqrt(float(head_dim_)); }
-  View<const float, 3> queries() const { return View<const float, 3>(q_data_.data(), rows_, heads_, head_dim_); }
+  View<const float, 3> queries() const { return view(q_data_, rows_, heads_, head_dim_); }
   void attend(const ScoreArgs& scores, std::vector<float>& lse) {
     std::vector<float> out(q_data_.size());
     std::vector<int32_t> last;
     for (int row = 0; row < rows_; ++row) last.push_back(int32_t(prefix_ + row));
     lse.resize(size_t(rows_ * heads_));
-    const AttentionRun run{
-        .num_rows = rows_, .kv = kv_, .last = View<const int32_t, 1>(last.data(), last.size()), .scores = scores};
+    const AttentionRun run{.num_rows = rows_, .kv = kv_, .last = view(last), .scores = scores};
     backend_.attention({
         .scale = scale(),
         .q = queries(),
-        .out = View<float, 3>(out.data(), rows_, heads_, head_dim_),
-        .lse = View<float, 2>(lse.data(), rows_, heads_),
+        .out = view(out, rows_, heads_, head_dim_),
+        .lse = view(lse, rows_, heads_),
         .runs = std::span(&run, 1),
     });
   }
@@ -239,10 +236,10 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
     std::vector<float> scores(300, 0.5f);
     std::vector<int32_t> index(20);
     backend->top_k({
-        .scores = View<const float, 2>(scores.data(), 1, 300),
+        .scores = view(scores, 1, 300),
         .n = 300,
         .count = 20,
-        .index = View<int32_t, 2>(index.data(), 1, 20),
+        .index = view(index, 1, 20),
     });
     for (int32_t i = 0; i < 20; ++i) EXPECT_EQ(index[size_t(i)], i) << device;
   }

@@ -78,67 +78,64 @@ TEST(CpuFirstEntry, LeavesARowWithoutEntriesAtZero) {
 
 // The same lower bound has the same bits, whoever says it; and what stands before it changes none.
 TEST(CpuFirstEntry, HasTheBitsOfAWindowThatBeginsThere) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first : {1, 40, 64, 1000, 1024, 1100})
-        for (int64_t last : {first, first + 1, first + 30, first + 64, first + 1100}) {
-          const KvShape shape{dtype, 1, 2, 40};
-          const auto backend = make_cpu(isa, 2);
-          const KvCase numbers(*backend, shape, last + 5), poisoned(*backend, shape, last + 5);
-          poisoned.store->poison(poisoned.pages(), 0, first);
-          const AttendResult a = attend_one(*backend, numbers, chunk_from(shape, last, 1, 0, int(last - first + 1)));
-          const AttendResult b = attend_one(*backend, poisoned, chunk_from(shape, last, 1, first));
-          ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-              << isa << " " << shape.name() << " from " << first << " to " << last;
-        }
-}
-
-TEST(CpuFirstEntry, GivesARowTheSameBitsAloneAndAmongOthers) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first : {1, 970, 1010, 1024}) {
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t first : {1, 40, 64, 1000, 1024, 1100})
+      for (int64_t last : {first, first + 1, first + 30, first + 64, first + 1100}) {
         const KvShape shape{dtype, 1, 2, 40};
-        const auto one_thread = make_cpu(isa, 1), three_threads = make_cpu(isa, 3);
-        const AttendRequest all = chunk_from(shape, 985, 90, first);
-        const KvCase kv(*one_thread, shape, 1080), other(*one_thread, shape, 500, 7);
-        kv.store->poison(kv.pages(), 0, first);
-        const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
-        const AttendResult together = attend_one(*three_threads, kv, all);
-        const auto beside = attend_together(*one_thread, {&other, &kv}, {chunk(shape, 400, 30), all});
-        EXPECT_TRUE(same_bits(together.out, beside[1].out) && same_bits(together.lse, beside[1].lse)) << isa;
-        for (int64_t r = 0; r < 90; r += 1 + r % 7) {
-          const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
-          ASSERT_TRUE(same_bits(row.out.data(), together.out.data() + size_t(r) * width, width)) << isa << " row " << r;
-          ASSERT_TRUE(same_bits(row.lse.data(), together.lse.data() + size_t(r) * heads, heads)) << isa << " row " << r;
-        }
+        const auto backend = make_cpu(isa, 2);
+        const KvCase numbers(*backend, shape, last + 5), poisoned(*backend, shape, last + 5);
+        poisoned.store->poison(poisoned.pages(), 0, first);
+        const AttendResult a = attend_one(*backend, numbers, chunk_from(shape, last, 1, 0, int(last - first + 1)));
+        const AttendResult b = attend_one(*backend, poisoned, chunk_from(shape, last, 1, first));
+        ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
+            << isa << " " << shape.name() << " from " << first << " to " << last;
       }
 }
 
+TEST(CpuFirstEntry, GivesARowTheSameBitsAloneAndAmongOthers) {
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t first : {1, 970, 1010, 1024}) {
+      const KvShape shape{dtype, 1, 2, 40};
+      const auto one_thread = make_cpu(isa, 1), three_threads = make_cpu(isa, 3);
+      const AttendRequest all = chunk_from(shape, 985, 90, first);
+      const KvCase kv(*one_thread, shape, 1080), other(*one_thread, shape, 500, 7);
+      kv.store->poison(kv.pages(), 0, first);
+      const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+      const AttendResult together = attend_one(*three_threads, kv, all);
+      const auto beside = attend_together(*one_thread, {&other, &kv}, {chunk(shape, 400, 30), all});
+      EXPECT_TRUE(same_bits(together.out, beside[1].out) && same_bits(together.lse, beside[1].lse)) << isa;
+      for (int64_t r = 0; r < 90; r += 1 + r % 7) {
+        const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
+        ASSERT_TRUE(same_bits(row.out.data(), together.out.data() + size_t(r) * width, width)) << isa << " row " << r;
+        ASSERT_TRUE(same_bits(row.lse.data(), together.lse.data() + size_t(r) * heads, heads)) << isa << " row " << r;
+      }
+    }
+}
+
 TEST(CpuFirstEntry, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t root : {5, 62, 1022})
-        for (int64_t first : {int64_t(1), root - 3, root, root + 2}) {
-          const KvShape shape{dtype, 1, 2, 24};
-          const auto backend = make_cpu(isa, 2);
-          const KvCase tree_kv(*backend, shape, root + 9);
-          KvCase chain_kv(*backend, shape, root + 9);
-          tree_kv.store->poison(tree_kv.pages(), 0, first);
-          const AttendRequest tree = tree_from(shape, root, first);
-          const AttendResult whole = attend_one(*backend, tree_kv, tree);
-          // The path 0, 1, 2, 6, 7: its rows, moved to the entries of a chain.
-          const std::vector<int64_t> path = {0, 1, 2, 6, 7}, from = {root + 6, root + 7}, to = {root + 3, root + 4};
-          backend->move_kv({chain_kv.ref(), from, to});
-          chain_kv.store->poison(chain_kv.pages(), 0, first);
-          for (size_t d = 0; d < path.size(); ++d) {
-            AttendRequest row = rows_of(tree, path[d], 1, shape);
-            row.parents.clear(), row.tree_first = 0, row.tree_entry = 0;
-            const AttendResult alone = attend_one(*backend, chain_kv, row);
-            const size_t width = alone.out.size();
-            ASSERT_TRUE(same_bits(alone.out.data(), whole.out.data() + size_t(path[d]) * width, width))
-                << isa << " " << shape.name() << " root " << root << " from " << first << " depth " << d;
-          }
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t root : {5, 62, 1022})
+      for (int64_t first : {int64_t(1), root - 3, root, root + 2}) {
+        const KvShape shape{dtype, 1, 2, 24};
+        const auto backend = make_cpu(isa, 2);
+        const KvCase tree_kv(*backend, shape, root + 9);
+        KvCase chain_kv(*backend, shape, root + 9);
+        tree_kv.store->poison(tree_kv.pages(), 0, first);
+        const AttendRequest tree = tree_from(shape, root, first);
+        const AttendResult whole = attend_one(*backend, tree_kv, tree);
+        // The path 0, 1, 2, 6, 7: its rows, moved to the entries of a chain.
+        const std::vector<int64_t> path = {0, 1, 2, 6, 7}, from = {root + 6, root + 7}, to = {root + 3, root + 4};
+        backend->move_kv({chain_kv.ref(), from, to});
+        chain_kv.store->poison(chain_kv.pages(), 0, first);
+        for (size_t d = 0; d < path.size(); ++d) {
+          AttendRequest row = rows_of(tree, path[d], 1, shape);
+          row.parents.clear(), row.tree_first = 0, row.tree_entry = 0;
+          const AttendResult alone = attend_one(*backend, chain_kv, row);
+          const size_t width = alone.out.size();
+          ASSERT_TRUE(same_bits(alone.out.data(), whole.out.data() + size_t(path[d]) * width, width))
+              << isa << " " << shape.name() << " root " << root << " from " << first << " depth " << d;
         }
+      }
 }
 
 TEST(CpuFirstEntryDeathTest, RefusesScoresAndSelectionsBesideIt) {

@@ -120,103 +120,97 @@ TEST(CpuAttention, NeverOverflowsWithTheWidestHeadsOfCodes) {
 
 // One row alone, against the same row in passes of every form.
 TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int window : {0, 70, 1010}) {
-        const KvShape shape{dtype, 1, 4, 24};
-        const auto one_thread = make_cpu(isa, 1), two_threads = make_cpu(isa, 2), three_threads = make_cpu(isa, 3);
-        const int64_t len = 1080, first = 990;  // rows on both sides of a split's end
-        const KvCase kv(*one_thread, shape, len);
-        const AttendRequest all = chunk(shape, first, len - first, 3, window);
-        const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
-        std::vector<float> alone, alone_lse;
-        for (int64_t r = 0; r < len - first; ++r) {
-          const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
-          alone.insert(alone.end(), row.out.begin(), row.out.end());
-          alone_lse.insert(alone_lse.end(), row.lse.begin(), row.lse.end());
-        }
-        const std::pair<Backend*, std::vector<int64_t>> passes[] = {
-            {one_thread.get(), {2, 3, 4, 5, 8, 16, 33, 64}}, {two_threads.get(), {8, 32, 90}}, {three_threads.get(), {50, 90}}};
-        for (const auto& [backend, sizes] : passes)
-          for (int64_t size : sizes) {
-            for (int64_t r = 0; r < len - first; r += size) {
-              const int64_t rows = std::min(size, len - first - r);
-              const AttendResult part = attend_one(*backend, kv, rows_of(all, r, rows, shape));
-              ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
-                  << isa << " " << shape.name() << " chunks of " << size << " at row " << r << " window " << window;
-              ASSERT_TRUE(same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size()));
-            }
-          }
+  for (const auto& [isa, dtype] : every_store())
+    for (int window : {0, 70, 1010}) {
+      const KvShape shape{dtype, 1, 4, 24};
+      const auto one_thread = make_cpu(isa, 1), two_threads = make_cpu(isa, 2), three_threads = make_cpu(isa, 3);
+      const int64_t len = 1080, first = 990;  // rows on both sides of a split's end
+      const KvCase kv(*one_thread, shape, len);
+      const AttendRequest all = chunk(shape, first, len - first, 3, window);
+      const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+      std::vector<float> alone, alone_lse;
+      for (int64_t r = 0; r < len - first; ++r) {
+        const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
+        alone.insert(alone.end(), row.out.begin(), row.out.end());
+        alone_lse.insert(alone_lse.end(), row.lse.begin(), row.lse.end());
       }
+      const std::pair<Backend*, std::vector<int64_t>> passes[] = {
+          {one_thread.get(), {2, 3, 4, 5, 8, 16, 33, 64}}, {two_threads.get(), {8, 32, 90}}, {three_threads.get(), {50, 90}}};
+      for (const auto& [backend, sizes] : passes)
+        for (int64_t size : sizes) {
+          for (int64_t r = 0; r < len - first; r += size) {
+            const int64_t rows = std::min(size, len - first - r);
+            const AttendResult part = attend_one(*backend, kv, rows_of(all, r, rows, shape));
+            ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
+                << isa << " " << shape.name() << " chunks of " << size << " at row " << r << " window " << window;
+            ASSERT_TRUE(same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size()));
+          }
+        }
+    }
 }
 
 TEST(CpuAttention, GivesARowTheSameBitsBesideOtherSequences) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 2, 4, 24};
-      const auto backend = make_cpu(isa, 3);
-      const KvCase a(*backend, shape, 1300, 1), b(*backend, shape, 70, 2), c(*backend, shape, 2100, 3);
-      const AttendRequest ra = chunk(shape, 1292, 8, 4), rb = chunk(shape, 0, 70, 5), rc = chunk(shape, 2099, 1, 6, 500);
-      const auto together = attend_together(*backend, {&a, &b, &c}, {ra, rb, rc});
-      EXPECT_TRUE(same_bits(together[0].out, attend_one(*backend, a, ra).out)) << isa;
-      EXPECT_TRUE(same_bits(together[1].out, attend_one(*backend, b, rb).out)) << isa;
-      EXPECT_TRUE(same_bits(together[2].out, attend_one(*backend, c, rc).out)) << isa;
-      EXPECT_TRUE(same_bits(together[2].lse, attend_one(*backend, c, rc).lse)) << isa;
-    }
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 2, 4, 24};
+    const auto backend = make_cpu(isa, 3);
+    const KvCase a(*backend, shape, 1300, 1), b(*backend, shape, 70, 2), c(*backend, shape, 2100, 3);
+    const AttendRequest ra = chunk(shape, 1292, 8, 4), rb = chunk(shape, 0, 70, 5), rc = chunk(shape, 2099, 1, 6, 500);
+    const auto together = attend_together(*backend, {&a, &b, &c}, {ra, rb, rc});
+    EXPECT_TRUE(same_bits(together[0].out, attend_one(*backend, a, ra).out)) << isa;
+    EXPECT_TRUE(same_bits(together[1].out, attend_one(*backend, b, rb).out)) << isa;
+    EXPECT_TRUE(same_bits(together[2].out, attend_one(*backend, c, rc).out)) << isa;
+    EXPECT_TRUE(same_bits(together[2].lse, attend_one(*backend, c, rc).lse)) << isa;
+  }
 }
 
 TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 1, 2, 64};
-      const auto backend = make_cpu(isa, 2);
-      const KvCase shuffled(*backend, shape, 700, 1);
-      KvCase straight(*backend, shape, 700, 1);
-      std::sort(straight.table.begin(), straight.table.end());
-      for (int64_t e = 0; e < 700; ++e) {
-        std::vector<float> k(64), v(64);
-        shuffled.store->read(0, 0, shuffled.pages(), e, k.data(), v.data());
-        backend->store_kv(
-            {0, View<const float, 3>(k.data(), 1, 1, 64), View<const float, 3>(v.data(), 1, 1, 64), straight.ref(), e});
-      }
-      const AttendRequest request = chunk(shape, 692, 8);
-      EXPECT_TRUE(same_bits(attend_one(*backend, shuffled, request).out, attend_one(*backend, straight, request).out)) << isa;
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 1, 2, 64};
+    const auto backend = make_cpu(isa, 2);
+    const KvCase shuffled(*backend, shape, 700, 1);
+    KvCase straight(*backend, shape, 700, 1);
+    std::sort(straight.table.begin(), straight.table.end());
+    for (int64_t e = 0; e < 700; ++e) {
+      std::vector<float> k(64), v(64);
+      shuffled.store->read(0, 0, shuffled.pages(), e, k.data(), v.data());
+      backend->store_kv({0, view(k, 1, 1, 64), view(v, 1, 1, 64), straight.ref(), e});
     }
+    const AttendRequest request = chunk(shape, 692, 8);
+    EXPECT_TRUE(same_bits(attend_one(*backend, shuffled, request).out, attend_one(*backend, straight, request).out)) << isa;
+  }
 }
 
 // Entries outside a row's range hold NaN in one store and numbers in the other.
 TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t last : {0, 1, 62, 63, 64, 77, 1023, 1024, 1040, 1041})
-        for (int window : {0, 1, 20, 65}) {
-          const KvShape shape{dtype, 1, 2, 24};
-          const auto backend = make_cpu(isa);
-          const KvCase numbers(*backend, shape, 1100, 1), poisoned(*backend, shape, 1100, 1);
-          const AttendRequest request = chunk(shape, last, 1, 7, window);
-          poisoned.store->poison(poisoned.pages(), last + 1, 1100);
-          if (window) poisoned.store->poison(poisoned.pages(), 0, std::max<int64_t>(0, last + 1 - window));
-          const AttendResult a = attend_one(*backend, numbers, request), b = attend_one(*backend, poisoned, request);
-          ASSERT_FALSE(std::isnan(a.out[0]) || std::isnan(a.lse[0]));
-          ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-              << isa << " " << shape.name() << " last " << last << " window " << window;
-        }
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t last : {0, 1, 62, 63, 64, 77, 1023, 1024, 1040, 1041})
+      for (int window : {0, 1, 20, 65}) {
+        const KvShape shape{dtype, 1, 2, 24};
+        const auto backend = make_cpu(isa);
+        const KvCase numbers(*backend, shape, 1100, 1), poisoned(*backend, shape, 1100, 1);
+        const AttendRequest request = chunk(shape, last, 1, 7, window);
+        poisoned.store->poison(poisoned.pages(), last + 1, 1100);
+        if (window) poisoned.store->poison(poisoned.pages(), 0, std::max<int64_t>(0, last + 1 - window));
+        const AttendResult a = attend_one(*backend, numbers, request), b = attend_one(*backend, poisoned, request);
+        ASSERT_FALSE(std::isnan(a.out[0]) || std::isnan(a.lse[0]));
+        ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
+            << isa << " " << shape.name() << " last " << last << " window " << window;
+      }
 }
 
 // A later row that reads a NaN entry must not leak it into the earlier rows of its tile.
 TEST(CpuAttention, KeepsAnEarlierRowCleanOfWhatLaterRowsRead) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 1, 2, 32};
-      const auto backend = make_cpu(isa);
-      const KvCase clean(*backend, shape, 110, 1), poisoned(*backend, shape, 110, 1);
-      const AttendRequest request = chunk(shape, 100, 8);
-      poisoned.store->poison(poisoned.pages(), 105, 110);
-      const AttendResult a = attend_one(*backend, clean, request), b = attend_one(*backend, poisoned, request);
-      const size_t width = size_t(shape.heads() * shape.head_dim);
-      EXPECT_TRUE(same_bits(a.out.data(), b.out.data(), 5 * width)) << isa;
-      EXPECT_TRUE(std::isnan(b.out[5 * width])) << isa;
-    }
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 1, 2, 32};
+    const auto backend = make_cpu(isa);
+    const KvCase clean(*backend, shape, 110, 1), poisoned(*backend, shape, 110, 1);
+    const AttendRequest request = chunk(shape, 100, 8);
+    poisoned.store->poison(poisoned.pages(), 105, 110);
+    const AttendResult a = attend_one(*backend, clean, request), b = attend_one(*backend, poisoned, request);
+    const size_t width = size_t(shape.heads() * shape.head_dim);
+    EXPECT_TRUE(same_bits(a.out.data(), b.out.data(), 5 * width)) << isa;
+    EXPECT_TRUE(std::isnan(b.out[5 * width])) << isa;
+  }
 }
 
 TEST(CpuAttention, SurvivesLogitsOfAnySize) {
@@ -244,42 +238,35 @@ TEST(CpuAttention, CountsEveryBlockOncePerKvHead) {
 }
 
 TEST(CpuKvStore, MovesEntriesBitByBit) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 2, 1, 24, 2};
-      const auto cpu = make_cpu(isa);
-      const KvCase kv(*cpu, shape, 140, 5), before(*cpu, shape, 140, 5);
-      const std::vector<int64_t> from = {66, 69, 130}, to = {63, 66, 67};
-      cpu->move_kv({kv.ref(), from, to});
-      std::vector<float> a(48), b(48);
-      for (int layer = 0; layer < 2; ++layer)
-        for (int head = 0; head < 2; ++head)
-          for (int64_t e = 60; e < 75; ++e) {
-            const auto moved = std::find(to.begin(), to.end(), e);
-            kv.store->read(layer, head, kv.pages(), e, a.data(), a.data() + 24);
-            before.store->read(
-                layer, head, before.pages(), moved == to.end() ? e : from[size_t(moved - to.begin())], b.data(), b.data() + 24);
-            ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " entry " << e;
-          }
-    }
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 2, 1, 24, 2};
+    const auto cpu = make_cpu(isa);
+    const KvCase kv(*cpu, shape, 140, 5), before(*cpu, shape, 140, 5);
+    const std::vector<int64_t> from = {66, 69, 130}, to = {63, 66, 67};
+    cpu->move_kv({kv.ref(), from, to});
+    for (int layer = 0; layer < 2; ++layer)
+      for (int head = 0; head < 2; ++head)
+        for (int64_t e = 60; e < 75; ++e) {
+          const auto moved = std::find(to.begin(), to.end(), e);
+          const int64_t source = moved == to.end() ? e : from[size_t(moved - to.begin())];
+          ASSERT_TRUE(same_bits(kv.entry(layer, head, e), before.entry(layer, head, source)))
+              << isa << " " << shape.name() << " entry " << e;
+        }
+  }
 }
 
 TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
   ReferenceBackend reference;
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 2, 1, 24, 2};
-      const auto cpu = make_cpu(isa, 2);
-      const KvCase expected(reference, shape, 333), got(*cpu, shape, 333);
-      std::vector<float> k(24), v(24), k2(24), v2(24);
-      for (int64_t e = 0; e < 333; ++e)
-        for (int layer = 0; layer < 2; ++layer)
-          for (int head = 0; head < 2; ++head) {
-            expected.store->read(layer, head, expected.pages(), e, k.data(), v.data());
-            got.store->read(layer, head, got.pages(), e, k2.data(), v2.data());
-            ASSERT_TRUE(same_bits(k, k2) && same_bits(v, v2)) << isa << " " << shape.name() << " entry " << e;
-          }
-    }
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 2, 1, 24, 2};
+    const auto cpu = make_cpu(isa, 2);
+    const KvCase expected(reference, shape, 333), got(*cpu, shape, 333);
+    for (int64_t e = 0; e < 333; ++e)
+      for (int layer = 0; layer < 2; ++layer)
+        for (int head = 0; head < 2; ++head)
+          ASSERT_TRUE(same_bits(expected.entry(layer, head, e), got.entry(layer, head, e)))
+              << isa << " " << shape.name() << " entry " << e;
+  }
 }
 
 TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
@@ -295,9 +282,7 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
       const View<const float, 3> row(rows[i].data(), 1, 1, 3);
       reference.store_kv({0, row, row, expected.ref(), int64_t(i)});
       cpu->store_kv({0, row, row, got.ref(), int64_t(i)});
-      std::vector<float> a(6), b(6);
-      expected.store->read(0, 0, expected.pages(), int64_t(i), a.data(), a.data() + 3);
-      got.store->read(0, 0, got.pages(), int64_t(i), b.data(), b.data() + 3);
+      const auto a = expected.entry(0, 0, int64_t(i)), b = got.entry(0, 0, int64_t(i));
       for (size_t d = 0; d < 6; ++d)
         EXPECT_TRUE(a[d] == b[d] || (std::isnan(a[d]) && std::isnan(b[d]))) << isa << " row " << i << ": " << a[d] << " " << b[d];
       EXPECT_EQ(std::isnan(b[0]), i == 5 || i == 6) << isa;
@@ -322,13 +307,12 @@ TEST(CpuKvStore, RoundsToFp8AsTheReference) {
     const KvShape shape{DType::F8_E4M3, 1, 1, int(dim)};
     const KvCase expected(reference, shape, 0), got(*cpu, shape, 0);
     for (const float scale : {1.0f, kTestScales[0].k, kTestScales[0].v}) {
-      std::vector<float> scaled = values, a(2 * dim), b(a);
+      std::vector<float> scaled = values;
       for (float& x : scaled) x *= scale;
       const View<const float, 3> all(scaled.data(), rows, 1, dim);
       reference.store_kv({0, all, all, expected.ref(), 0}), cpu->store_kv({0, all, all, got.ref(), 0});
       for (int64_t row = 0; row < rows; ++row) {
-        expected.store->read(0, 0, expected.pages(), row, a.data(), a.data() + dim);
-        got.store->read(0, 0, got.pages(), row, b.data(), b.data() + dim);
+        const auto a = expected.entry(0, 0, row), b = got.entry(0, 0, row);
         for (size_t d = 0; d < a.size(); ++d)
           EXPECT_TRUE((a[d] == b[d] && std::signbit(a[d]) == std::signbit(b[d])) || (std::isnan(a[d]) && std::isnan(b[d])))
               << isa << " " << scaled[size_t(row * dim) + d % size_t(dim)] << ": " << a[d] << " " << b[d];
@@ -340,25 +324,20 @@ TEST(CpuKvStore, RoundsToFp8AsTheReference) {
 }
 
 TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 1, 1, 20};
-      const auto cpu = make_cpu(isa, 2);
-      const KvCase together(*cpu, shape, 130, 4);
-      KvCase single(*cpu, shape, 0, 4);
-      single.store = cpu->make_kv_store(geometry_of(shape), 5);
-      single.table = {4, 1, 3};
-      const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
-      for (int64_t e = 129; e >= 0; --e)
-        cpu->store_kv({0, View<const float, 3>(k.data() + e * 20, 1, 1, 20), View<const float, 3>(v.data() + e * 20, 1, 1, 20),
-            single.ref(), e});
-      std::vector<float> a(40), b(40);
-      for (int64_t e = 0; e < 130; ++e) {
-        together.store->read(0, 0, together.pages(), e, a.data(), a.data() + 20);
-        single.store->read(0, 0, single.pages(), e, b.data(), b.data() + 20);
-        ASSERT_TRUE(same_bits(a, b)) << isa << " entry " << e;
-      }
-    }
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 1, 1, 20};
+    const auto cpu = make_cpu(isa, 2);
+    const KvCase together(*cpu, shape, 130, 4);
+    KvCase single(*cpu, shape, 0, 4);
+    single.store = cpu->make_kv_store(geometry_of(shape), 5);
+    single.table = {4, 1, 3};
+    const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
+    for (int64_t e = 129; e >= 0; --e)
+      cpu->store_kv({0, View<const float, 3>(k.data() + e * 20, 1, 1, 20), View<const float, 3>(v.data() + e * 20, 1, 1, 20),
+          single.ref(), e});
+    for (int64_t e = 0; e < 130; ++e)
+      ASSERT_TRUE(same_bits(together.entry(0, 0, e), single.entry(0, 0, e))) << isa << " entry " << e;
+  }
 }
 
 }

@@ -10,8 +10,8 @@ using test::path_to, test::random_tree, test::tree_request;
 void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
   const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
-  backend.store_kv({0, View<const float, 3>(k.data(), 1, kv.shape.kv_heads, kv.shape.head_dim),
-      View<const float, 3>(v.data(), 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
+  backend.store_kv(
+      {0, view(k, 1, kv.shape.kv_heads, kv.shape.head_dim), view(v, 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
 }
 
 // The rows of a path as a chain of their own behind the same prefix.
@@ -62,74 +62,69 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
 
 TEST(CpuTree, GivesARowTheBitsOfItsTokensInAChain) {
   std::mt19937 random(3);
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first_entry : {0, 1, 15, 37, 62, 63, 64, 127, 150, 960, 1000, 1022, 1023, 1024, 1060})
-        for (double chain : {0.2, 0.8}) {
-          const KvShape shape{dtype, 1, 2, 24};
-          const int rows = 2 + int(random() % 20);
-          expect_chains(isa, {shape, random_tree(rows, chain, random), first_entry, 0, 1 + int(random() % 3)});
-        }
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t first_entry : {0, 1, 15, 37, 62, 63, 64, 127, 150, 960, 1000, 1022, 1023, 1024, 1060})
+      for (double chain : {0.2, 0.8}) {
+        const KvShape shape{dtype, 1, 2, 24};
+        const int rows = 2 + int(random() % 20);
+        expect_chains(isa, {shape, random_tree(rows, chain, random), first_entry, 0, 1 + int(random() % 3)});
+      }
 }
 
 TEST(CpuTree, HoldsForTheLargestTreesAndForEveryHeadShape) {
   std::mt19937 random(4);
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first_entry : {31, 63, 1020}) {
-        expect_chains(isa, {{dtype, 2, 1, 64}, random_tree(65, 0.3, random), first_entry, 0, 2});
-        expect_chains(isa, {{dtype, 1, 3, 40}, random_tree(65, 0.98, random), first_entry, 0, 1});
-        expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(80, 0.9, random), first_entry, 0, 3});
-        expect_chains(isa, {{dtype, 1, 1, 16}, random_tree(257, 0.98, random), first_entry, 0, 2});
-      }
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t first_entry : {31, 63, 1020}) {
+      expect_chains(isa, {{dtype, 2, 1, 64}, random_tree(65, 0.3, random), first_entry, 0, 2});
+      expect_chains(isa, {{dtype, 1, 3, 40}, random_tree(65, 0.98, random), first_entry, 0, 1});
+      expect_chains(isa, {{dtype, 2, 4, 16}, random_tree(80, 0.9, random), first_entry, 0, 3});
+      expect_chains(isa, {{dtype, 1, 1, 16}, random_tree(257, 0.98, random), first_entry, 0, 2});
+    }
 }
 
 TEST(CpuTree, CountsAWindowInTheTokensOfAChain) {
   std::mt19937 random(5);
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int window : {1, 2, 5, 60, 64, 100, 1024})
-        expect_chains(isa, {{dtype, 1, 2, 16}, random_tree(16, 0.5, random), 1010, window, 2});
+  for (const auto& [isa, dtype] : every_store())
+    for (int window : {1, 2, 5, 60, 64, 100, 1024})
+      expect_chains(isa, {{dtype, 1, 2, 16}, random_tree(16, 0.5, random), 1010, window, 2});
 }
 
 TEST(CpuTree, EqualsReference) {
   std::mt19937 random(6);
   ReferenceBackend reference;
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (int64_t first_entry : {0, 60, 200, 1020}) {
-        const KvShape shape{dtype, 2, 2, 24};
-        const auto cpu = make_cpu(isa, 2);
-        const KvCase a(reference, shape, first_entry + 20), b(*cpu, shape, first_entry + 20);
-        const auto parents = random_tree(16, 0.5, random);
-        for (int x = 0; x < 16; ++x) store_row(reference, a, first_entry + x, x), store_row(*cpu, b, first_entry + x, x);
-        const AttendRequest request = tree_request(shape, parents, first_entry, 0);
-        const AttendResult expected = attend_one(reference, a, request), got = attend_one(*cpu, b, request);
-        EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << shape.name();
-        EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << shape.name();
-      }
+  for (const auto& [isa, dtype] : every_store())
+    for (int64_t first_entry : {0, 60, 200, 1020}) {
+      const KvShape shape{dtype, 2, 2, 24};
+      const auto cpu = make_cpu(isa, 2);
+      const KvCase a(reference, shape, first_entry + 20), b(*cpu, shape, first_entry + 20);
+      const auto parents = random_tree(16, 0.5, random);
+      for (int x = 0; x < 16; ++x) store_row(reference, a, first_entry + x, x), store_row(*cpu, b, first_entry + x, x);
+      const AttendRequest request = tree_request(shape, parents, first_entry, 0);
+      const AttendResult expected = attend_one(reference, a, request), got = attend_one(*cpu, b, request);
+      EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, dtype)) << isa << " " << shape.name();
+      EXPECT_LE(distance(got.lse, expected.lse), logit_tolerance(shape.dtype)) << isa << " " << shape.name();
+    }
 }
 
 // Scores of the prefix are those of the rows of a chain with the same queries: the prefix is the same for all of them.
 TEST(CpuTree, ScoresThePrefixAsAChainDoes) {
   std::mt19937 random(7);
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (bool shared : {false, true})
-        for (int64_t first_entry : {70, 1022}) {
-          const KvShape shape{dtype, 2, 2, 16};
-          const auto backend = make_cpu(isa, 2);
-          const KvCase kv(*backend, shape, first_entry + 12);
-          AttendRequest tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
-          tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
-          tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
-          tree.lse.assign(size_t(10 * shape.heads()), 6);
-          AttendRequest chain = tree;
-          chain.parents.clear();
-          std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));
-          const AttendResult a = attend_one(*backend, kv, tree), b = attend_one(*backend, kv, chain);
-          for (size_t set = 0; set < a.scores.size(); ++set) EXPECT_TRUE(same_bits(a.scores[set], b.scores[set])) << isa;
-        }
+  for (const auto& [isa, dtype] : every_store())
+    for (bool shared : {false, true})
+      for (int64_t first_entry : {70, 1022}) {
+        const KvShape shape{dtype, 2, 2, 16};
+        const auto backend = make_cpu(isa, 2);
+        const KvCase kv(*backend, shape, first_entry + 12);
+        AttendRequest tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
+        tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
+        tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
+        tree.lse.assign(size_t(10 * shape.heads()), 6);
+        AttendRequest chain = tree;
+        chain.parents.clear();
+        std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));
+        const AttendResult a = attend_one(*backend, kv, tree), b = attend_one(*backend, kv, chain);
+        for (size_t set = 0; set < a.scores.size(); ++set) EXPECT_TRUE(same_bits(a.scores[set], b.scores[set])) << isa;
+      }
 }
 
 }

@@ -98,10 +98,10 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
     const uint8_t used = 1;
     std::vector<float> bounds(2 * 20), products(2 * 320);
     ScoreArgs args{.metric = ScoreMetric::Logit, .row_used = View<const uint8_t, 1>(&used, 1), .prefix_len = 20};
-    args.out = View<float, 2>(bounds.data(), 2, 20);
-    cpu->score_keys({.scale = 1, .q = View<const float, 3>(wide.data(), 1, 2, 64), .kv = to.ref(), .scores = args});
-    args.prefix_len = 320, args.out = View<float, 2>(products.data(), 2, 320);
-    cpu->score_keys({.scale = 1, .q = View<const float, 3>(q.data(), 1, 2, 32), .kv = from.ref(), .scores = args});
+    args.out = view(bounds, 2, 20);
+    cpu->score_keys({.scale = 1, .q = view(wide, 1, 2, 64), .kv = to.ref(), .scores = args});
+    args.prefix_len = 320, args.out = view(products, 2, 320);
+    cpu->score_keys({.scale = 1, .q = view(q, 1, 2, 32), .kv = from.ref(), .scores = args});
     for (int head = 0; head < 2; ++head)
       for (int page = 0; page < 20; ++page)
         for (int e = 0; e < 16; ++e)

@@ -27,9 +27,9 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
           out(size_t(rows * (3 * n + 1)), -5.0f);
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const int64_t width = 3 * n + 1;
-      backend->copy_rows({View<const float, 2>(a.data(), rows, n), columns(out, width, 0, n)});
+      backend->copy_rows({view(a, rows, n), columns(out, width, 0, n)});
       backend->copy_rows({columns(b, n + 2, 1, n), columns(out, width, n, n)});
-      backend->copy_rows({View<const float, 2>(one.data(), 1, n), columns(out, width, 2 * n, n)});
+      backend->copy_rows({view(one, 1, n), columns(out, width, 2 * n, n)});
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
           ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
@@ -47,10 +47,10 @@ TEST_P(Copies, TakeTheRowsAndTokensThatAnIndexNames) {
   std::iota(from.begin(), from.end(), 1.0f);
   const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const Buffer there = backend->constant_ids(index), ids = backend->constant_ids(tokens);
-  backend->copy_rows({View<const float, 2>(from.data(), 7, 3), columns(out, 4, 0, 3), there.view<const int32_t>(4)});
+  backend->copy_rows({view(from, 7, 3), columns(out, 4, 0, 3), there.view<const int32_t>(4)});
   EXPECT_EQ(out, (std::vector<float>{13, 14, 15, -5, 1, 2, 3, -5, 13, 14, 15, -5, 19, 20, 21, -5}));
   std::vector<int32_t> to(3);
-  backend->copy_tokens({ids.view<const int32_t>(4), View<int32_t, 1>(to.data(), 3), std::vector<int32_t>{3, 1, 1}});
+  backend->copy_tokens({ids.view<const int32_t>(4), view(to, 3), std::vector<int32_t>{3, 1, 1}});
   EXPECT_EQ(to, (std::vector<int32_t>{-1, 8, 8}));
 }
 
@@ -77,9 +77,7 @@ TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
   ReferenceBackend backend;
   std::vector<float> from(2), out(4);
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 4}, {-2, 0}})
-    EXPECT_DEATH(backend.scatter_columns({View<const float, 2>(from.data(), 1, 2), View<const int32_t, 1>(ids.data(), 2),
-                     View<float, 2>(out.data(), 1, 4)}),
-        "map");
+    EXPECT_DEATH(backend.scatter_columns({view(from, 1, 2), view(ids, 2), view(out, 1, 4)}), "map");
 }
 
 }

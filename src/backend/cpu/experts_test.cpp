@@ -99,16 +99,16 @@ std::vector<float> run(Backend& backend, const Experts& experts, const Route& ro
     shares.insert(shares.end(), route.shares.begin() + r * kPerRow, route.shares.begin() + (r + 1) * kPerRow);
   }
   backend.experts({
-      .x = View<const float, 2>(x.data(), n, kHidden),
-      .ids = View<const int32_t, 2>(ids.data(), n, kPerRow),
-      .shares = View<const float, 2>(shares.data(), n, kPerRow),
+      .x = view(x, n, kHidden),
+      .ids = view(ids, n, kPerRow),
+      .shares = view(shares, n, kPerRow),
       .experts = experts.experts,
       .clamp = experts.clamp,
-      .out = View<float, 2>(out.data(), n, kHidden),
-      .gate = View<float, 2>(gate.data(), n, kWidth),
-      .up = View<float, 2>(up.data(), n, kWidth),
-      .gathered = View<float, 2>(gathered.data(), n, kHidden),
-      .product = View<float, 2>(product.data(), n, kHidden),
+      .out = view(out, n, kHidden),
+      .gate = view(gate, n, kWidth),
+      .up = view(up, n, kWidth),
+      .gathered = view(gathered, n, kHidden),
+      .product = view(product, n, kHidden),
   });
   return out;
 }

@@ -21,48 +21,43 @@ std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt1
 
 TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
   std::mt19937 random(5);
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (bool shared : {false, true})
-        for (const auto& [count, run_len, tail] : {
-                 std::array<int64_t, 3>{1, 1, 0},
-                 {5, 1, 7},
-                 {63, 3, 1},
-                 {64, 20, 64},
-                 {300, 9, 33},
-                 {700, 1, 20},
-                 {0, 1, 90},
-                 {900, 900, 100},
-             }) {
-          const KvShape shape{dtype, 2, 1, 40, 2};
-          const auto cpu = make_cpu(isa, 2);
-          const KvCase from(*cpu, shape, 1000, 3);
-          const int64_t total = count + tail;
-          KvCase to(*cpu, shape, 0, 4);
-          to.store = cpu->make_kv_store(geometry_of(shape), 20);
-          to.table.resize(18);
-          for (int i = 0; i < 18; ++i) to.table[size_t(i)] = 19 - i;
-          to.store->poison(to.pages(), 0, 18 * kPageLen);
-          std::vector<int32_t> lists;
-          for (int set = 0; set < (shared ? 1 : 2); ++set) {
-            const auto list = count ? random_list(900, count, int(run_len), random) : std::vector<int32_t>{};
-            lists.insert(lists.end(), list.begin(), list.end());
-          }
-          GatherKvArgs args;
-          args.layer = 1, args.from = from.ref(), args.to = to.ref();
-          args.index = View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count);
-          args.tail_first = 900, args.tail_last = 900 + tail;
-          cpu->gather_kv(args);
-          std::vector<float> a(80), b(80);
-          for (int head = 0; head < 2; ++head)
-            for (int64_t i = 0; i < total; ++i) {
-              const int64_t source = i < count ? lists[size_t((shared ? 0 : head) * count + i)] : 900 + i - count;
-              from.store->read(1, head, from.pages(), source, a.data(), a.data() + 40);
-              to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " count " << count << " tail " << tail << " entry "
-                                           << i;
-            }
+  for (const auto& [isa, dtype] : every_store())
+    for (bool shared : {false, true})
+      for (const auto& [count, run_len, tail] : {
+               std::array<int64_t, 3>{1, 1, 0},
+               {5, 1, 7},
+               {63, 3, 1},
+               {64, 20, 64},
+               {300, 9, 33},
+               {700, 1, 20},
+               {0, 1, 90},
+               {900, 900, 100},
+           }) {
+        const KvShape shape{dtype, 2, 1, 40, 2};
+        const auto cpu = make_cpu(isa, 2);
+        const KvCase from(*cpu, shape, 1000, 3);
+        KvCase to(*cpu, shape, 0, 4);
+        to.store = cpu->make_kv_store(geometry_of(shape), 20);
+        to.table.resize(18);
+        for (int i = 0; i < 18; ++i) to.table[size_t(i)] = 19 - i;
+        to.store->poison(to.pages(), 0, 18 * kPageLen);
+        std::vector<int32_t> lists;
+        for (int set = 0; set < (shared ? 1 : 2); ++set) {
+          const auto list = count ? random_list(900, count, int(run_len), random) : std::vector<int32_t>{};
+          lists.insert(lists.end(), list.begin(), list.end());
         }
+        GatherKvArgs args;
+        args.layer = 1, args.from = from.ref(), args.to = to.ref();
+        args.index = view(lists, shared ? 1 : 2, count);
+        args.tail_first = 900, args.tail_last = 900 + tail;
+        cpu->gather_kv(args);
+        for (int head = 0; head < 2; ++head)
+          for (int64_t i = 0; i < count + tail; ++i) {
+            const int64_t source = i < count ? lists[size_t((shared ? 0 : head) * count + i)] : 900 + i - count;
+            ASSERT_TRUE(same_bits(from.entry(1, head, source), to.entry(1, head, i)))
+                << isa << " " << shape.name() << " count " << count << " tail " << tail << " entry " << i;
+          }
+      }
 }
 
 // The bytes of a copy in 8 bits are those of storing what the source reads.
@@ -84,18 +79,14 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
             const auto list = random_list(900, count, int(run_len), random);
             lists.insert(lists.end(), list.begin(), list.end());
           }
-          GatherKvArgs args{
-              1, from.ref(), to.ref(), View<const int32_t, 2>(lists.data(), shared ? 1 : 2, count), 900, 900 + tail};
+          GatherKvArgs args{1, from.ref(), to.ref(), view(lists, shared ? 1 : 2, count), 900, 900 + tail};
           cpu->gather_kv(args);
           args.from = same.ref(), args.to = expected.ref();
           reference.gather_kv(args);
-          std::vector<float> a(80), b(80);
           for (int head = 0; head < 2; ++head)
-            for (int64_t i = 0; i < count + tail; ++i) {
-              expected.store->read(1, head, expected.pages(), i, a.data(), a.data() + 40);
-              to.store->read(1, head, to.pages(), i, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " count " << count << " entry " << i;
-            }
+            for (int64_t i = 0; i < count + tail; ++i)
+              ASSERT_TRUE(same_bits(expected.entry(1, head, i), to.entry(1, head, i)))
+                  << isa << " " << shape.name() << " count " << count << " entry " << i;
           const AttendRequest request = chunk(coded, count + tail - 1, 1);  // no byte of padding is left to chance
           EXPECT_LE(distance(attend_one(*cpu, to, request, 1).out, attend_one(reference, expected, request, 1).out),
               out_tolerance(isa, DType::Q8_0));
@@ -104,24 +95,23 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
 
 // What draft steps do: attention over the gathered entries equals attention over a sequence that holds only them.
 TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes) {
-      const KvShape shape{dtype, 1, 2, 24};
-      const auto cpu = make_cpu(isa, 2);
-      const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);
-      KvCase to(*cpu, shape, 500, 6);
-      to.store->poison(to.pages(), 0, 500);
-      std::vector<int32_t> list(190);
-      for (int i = 0; i < 190; ++i) list[size_t(i)] = 2 * i + i / 7;
-      cpu->gather_kv({0, from.ref(), to.ref(), View<const int32_t, 2>(list.data(), 1, 190), 490, 500});
-      std::vector<float> k(24), v(24);
-      for (int64_t i = 0; i < 200; ++i) {
-        from.store->read(0, 0, from.pages(), i < 190 ? list[size_t(i)] : 300 + i, k.data(), v.data());
-        cpu->store_kv({0, View<const float, 3>(k.data(), 1, 1, 24), View<const float, 3>(v.data(), 1, 1, 24), all.ref(), i});
-      }
-      const AttendRequest request = chunk(shape, 199, 1);
-      EXPECT_TRUE(same_bits(attend_one(*cpu, to, request).out, attend_one(*cpu, all, request).out)) << isa << " " << shape.name();
+  for (const auto& [isa, dtype] : every_store()) {
+    const KvShape shape{dtype, 1, 2, 24};
+    const auto cpu = make_cpu(isa, 2);
+    const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);
+    KvCase to(*cpu, shape, 500, 6);
+    to.store->poison(to.pages(), 0, 500);
+    std::vector<int32_t> list(190);
+    for (int i = 0; i < 190; ++i) list[size_t(i)] = 2 * i + i / 7;
+    cpu->gather_kv({0, from.ref(), to.ref(), view(list, 1, 190), 490, 500});
+    std::vector<float> k(24), v(24);
+    for (int64_t i = 0; i < 200; ++i) {
+      from.store->read(0, 0, from.pages(), i < 190 ? list[size_t(i)] : 300 + i, k.data(), v.data());
+      cpu->store_kv({0, view(k, 1, 1, 24), view(v, 1, 1, 24), all.ref(), i});
     }
+    const AttendRequest request = chunk(shape, 199, 1);
+    EXPECT_TRUE(same_bits(attend_one(*cpu, to, request).out, attend_one(*cpu, all, request).out)) << isa << " " << shape.name();
+  }
 }
 
 TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
@@ -135,19 +125,16 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
         KvCase after(*backend, shape, 100, 3);
         const std::vector<int32_t> lengths{7, 5, 6};
         const int64_t count = int64_t(from.size());
-        backend->shuffle_kv({after.ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});
+        backend->shuffle_kv({after.ref(), 57, lengths, view(from, count)});
         std::vector<int64_t> source(100);
         std::iota(source.begin(), source.end(), 0);
         for (int64_t i = 0; i < count; ++i)
           for (const int64_t first : {57, 64, 69}) source[size_t(first + i)] = first + from[size_t(i)];
-        std::vector<float> a(80), b(80);
         for (int layer = 0; layer < 2; ++layer)
           for (int head = 0; head < 2; ++head)
-            for (int64_t e = 0; e < 100; ++e) {
-              before.store->read(layer, head, before.pages(), source[size_t(e)], a.data(), a.data() + 40);
-              after.store->read(layer, head, after.pages(), e, b.data(), b.data() + 40);
-              ASSERT_TRUE(same_bits(a, b)) << name << " " << shape.name() << " entry " << e;
-            }
+            for (int64_t e = 0; e < 100; ++e)
+              ASSERT_TRUE(same_bits(before.entry(layer, head, source[size_t(e)]), after.entry(layer, head, e)))
+                  << name << " " << shape.name() << " entry " << e;
       }
 }
 

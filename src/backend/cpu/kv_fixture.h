@@ -28,6 +28,14 @@ inline const std::vector<float>& first_floats(size_t n, uint32_t seed) {
 
 inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3};
 
+// Every instruction set with every type of K and V.
+inline std::vector<std::pair<std::string, DType>> every_store() {
+  std::vector<std::pair<std::string, DType>> out;
+  for (const std::string& isa : available_isas())
+    for (DType dtype : kKvTypes) out.emplace_back(isa, dtype);
+  return out;
+}
+
 // FP8 with other scales than 1, and of K others than of V.
 inline constexpr KvScale kTestScales[] = {{0.25f, 2}, {4, 0.125f}};
 inline KvGeometry geometry_of(const KvShape& shape) {
@@ -48,14 +56,20 @@ struct KvCase {
     for (int layer = 0; layer < shape.layers; ++layer) {
       StoreKvArgs args;
       args.layer = layer;
-      args.k = View<const float, 3>(k.data(), len, shape.kv_heads, shape.head_dim);
-      args.v = View<const float, 3>(v.data(), len, shape.kv_heads, shape.head_dim);
+      args.k = view(k, len, shape.kv_heads, shape.head_dim);
+      args.v = view(v, len, shape.kv_heads, shape.head_dim);
       args.kv = ref();
       backend.store_kv(args);
     }
   }
-  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  View<const int32_t, 1> pages() const { return view(table); }
   KvRef ref() const { return {store.get(), pages()}; }
+  // Its K, then its V.
+  std::vector<float> entry(int layer, int head, int64_t e) const {
+    std::vector<float> out(size_t(2 * shape.head_dim));
+    store->read(layer, head, pages(), e, out.data(), out.data() + shape.head_dim);
+    return out;
+  }
 
   KvShape shape;
   int64_t len = 0;
@@ -67,10 +81,10 @@ inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, 
   ScoreArgs args;
   if (request.metric == ScoreMetric::None) return args;
   args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len, args.block = request.block;
-  args.row_used = View<const uint8_t, 1>(request.row_used.data(), request.row_used.size());
-  args.lse = View<const float, 2>(request.lse.data(), request.last.size(), shape.heads());
+  args.row_used = view(request.row_used);
+  args.lse = view(request.lse, request.last.size(), shape.heads());
   scores.assign(size_t(request.sets * (request.prefix_len + test::kGuard)), test::kUntouched);
-  args.out = View<float, 2>(scores.data(), request.sets, request.prefix_len + test::kGuard);
+  args.out = view(scores, request.sets, request.prefix_len + test::kGuard);
   return args;
 }
 
@@ -86,7 +100,7 @@ inline std::vector<AttendResult> attend_together(
     AttentionRun run;
     run.first_row = rows, run.num_rows = int64_t(requests[i].last.size());
     run.kv = cases[i]->ref();
-    run.last = View<const int32_t, 1>(requests[i].last.data(), requests[i].last.size());
+    run.last = view(requests[i].last);
     run.window = requests[i].window, run.first = requests[i].first;
     run.tree = {requests[i].parents, requests[i].tree_first, requests[i].tree_entry};
     run.scores = score_args(requests[i], shape, scores[i]);
@@ -98,9 +112,9 @@ inline std::vector<AttendResult> attend_together(
   AttentionArgs args;
   args.layer = layer;
   args.scale = 1 / std::sqrt(float(shape.head_dim));
-  args.q = View<const float, 3>(q.data(), rows, shape.heads(), shape.head_dim);
-  args.out = View<float, 3>(out.data(), rows, shape.heads(), shape.head_dim);
-  args.lse = View<float, 2>(lse.data(), rows, shape.heads());
+  args.q = view(q, rows, shape.heads(), shape.head_dim);
+  args.out = view(out, rows, shape.heads(), shape.head_dim);
+  args.lse = view(lse, rows, shape.heads());
   args.runs = runs;
   if (!requests[0].sinks.empty()) args.sinks = requests[0].sinks.data();
   backend.attention(args);

@@ -25,14 +25,14 @@ LogProbs log_probs(
   LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7),
       std::vector<int32_t>(size_t(rows * count), -7)};
   LogProbsArgs args;
-  args.logits = View<const float, 2>(logits.data(), rows, vocab);
+  args.logits = view(logits, rows, vocab);
   if (!ids.empty()) {
-    args.ids = View<const int32_t, 1>(ids.data(), rows);
-    args.values = View<float, 1>(out.values.data(), rows);
+    args.ids = view(ids, rows);
+    args.values = view(out.values, rows);
   }
   args.count = count;
-  args.top_ids = View<int32_t, 2>(out.top_ids.data(), rows, count);
-  args.top_values = View<float, 2>(out.top_values.data(), rows, count);
+  args.top_ids = view(out.top_ids, rows, count);
+  args.top_values = view(out.top_values, rows, count);
   backend.log_probs(args);
   return out;
 }

@@ -19,9 +19,6 @@ namespace {
 constexpr float kInf = INFINITY, kNan = NAN;
 using Ids = std::vector<int32_t>;
 
-class Rules : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
-
 std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, const Ids& prompt, const Ids& output) {
   auto state = std::make_unique<LogitState>(rules, vocab);
   state->reset(prompt.data(), int64_t(prompt.size()));
@@ -51,143 +48,137 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   Sampled out{Ids(size_t(rows), -2), std::vector<float>(logits.size(), -1.0f)};
   const std::vector<float> before = logits;
   SampleArgs args;
-  args.logits = View<const float, 2>(logits.data(), rows, vocab);
+  args.logits = view(logits, rows, vocab);
   args.params = params;
   args.key = {77, 1};
-  args.positions = View<const int32_t, 1>(positions.data(), rows);
-  args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
-  args.probs = View<float, 2>(out.probs.data(), rows, vocab);
+  args.positions = view(positions, rows);
+  args.tokens = view(out.tokens, rows);
+  args.probs = view(out.probs, rows, vocab);
   args.state = round.state;
   args.first_row = round.first_row;
-  args.drafts = View<const int32_t, 1>(round.drafts.data(), int64_t(round.drafts.size()));
+  args.drafts = view(round.drafts);
   args.parents = round.parents;
   backend.sample(args);
   EXPECT_EQ(std::memcmp(before.data(), logits.data(), logits.size() * sizeof(float)), 0) << "logits were changed in place";
   return out;
 }
 
-// One greedy row after prompt, output and drafts.
-int32_t choose(Backend& backend, const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output,
-    const Ids& drafts = {}) {
-  const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
-  return sample(backend, logits, int64_t(logits.size()), {0, 0, 1, 0}, {state.get(), drafts, {}, int(drafts.size())}, {9})
-      .tokens[0];
-}
+class Rules : public testing::TestWithParam<std::string> {
+ protected:
+  // What is sampled for one row after prompt, output and drafts.
+  Sampled row_after(const std::vector<float>& logits, const SamplingParams& params, const LogitRules& rules, const Ids& prompt,
+      const Ids& output, const Ids& drafts) {
+    const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
+    return sample(*backend_, logits, int64_t(logits.size()), params, {state.get(), drafts, {}, int(drafts.size())}, {9});
+  }
+  int32_t choose(
+      const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output, const Ids& drafts = {}) {
+    return row_after(logits, {0, 0, 1, 0}, rules, prompt, output, drafts).tokens[0];
+  }
+  // How far the processed logit of `a` stands above that of `b`.
+  double log_odds(const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output,
+      const Ids& drafts, int32_t a, int32_t b) {
+    const Sampled sampled = row_after(logits, {1, 0, 1, 0}, rules, prompt, output, drafts);
+    return std::log(double(sampled.probs[size_t(a)])) - std::log(double(sampled.probs[size_t(b)]));
+  }
 
-// How far the processed logit of `a` stands above that of `b`.
-double log_odds(Backend& backend, const std::vector<float>& logits, LogitRules rules, const Ids& prompt, const Ids& output,
-    const Ids& drafts, int32_t a, int32_t b) {
-  const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
-  const Sampled sampled =
-      sample(backend, logits, int64_t(logits.size()), {1, 0, 1, 0}, {state.get(), drafts, {}, int(drafts.size())}, {9});
-  return std::log(double(sampled.probs[size_t(a)])) - std::log(double(sampled.probs[size_t(b)]));
-}
+  std::unique_ptr<Backend> backend_ = make_backend(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
 
 TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits(4, 1.0f);
-  const auto odds = [&](const Ids& drafts) {
-    return log_odds(*backend, logits, {.frequency = 0.5f}, {1, 1, 1}, {1, 2}, drafts, 0, 1);
-  };
+  const auto odds = [&](const Ids& drafts) { return log_odds(logits, {.frequency = 0.5f}, {1, 1, 1}, {1, 2}, drafts, 0, 1); };
   EXPECT_NEAR(odds({}), 0.5, 1e-6);
   EXPECT_NEAR(odds({1}), 1.0, 1e-6);
   EXPECT_NEAR(odds({1, 0, 1}), 1.5 - 0.5, 1e-6);
 }
 
 TEST_P(Rules, PresenceCountsOnceAndAlsoADraftThatIsNew) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits(4, 1.0f);
-  EXPECT_NEAR(log_odds(*backend, logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 1), 0.75, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 3), 0, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, {.presence = 0.75f}, {3}, {1, 1}, {3, 3}, 0, 3), 0.75, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, {.presence = -0.75f}, {}, {1}, {}, 0, 1), -0.75, 1e-6);
+  EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 1), 0.75, 1e-6);
+  EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 3), 0, 1e-6);
+  EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {3, 3}, 0, 3), 0.75, 1e-6);
+  EXPECT_NEAR(log_odds(logits, {.presence = -0.75f}, {}, {1}, {}, 0, 1), -0.75, 1e-6);
 }
 
 TEST_P(Rules, RepetitionDividesPositiveAndMultipliesNegativeLogitsOfPromptOutputAndDrafts) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 2, 2, 2, -2};
   const LogitRules rules{.repetition = 4};
-  EXPECT_NEAR(log_odds(*backend, logits, rules, {1}, {}, {}, 1, 0), 0.5, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, rules, {1}, {1, 2, 2}, {}, 2, 0), 0.5, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, rules, {1}, {2}, {3}, 3, 0), 0.5, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, rules, {1}, {2}, {}, 3, 0), 2, 1e-6);
-  EXPECT_NEAR(log_odds(*backend, logits, rules, {}, {4}, {}, 4, 0), -8, 1e-5);
+  EXPECT_NEAR(log_odds(logits, rules, {1}, {}, {}, 1, 0), 0.5, 1e-6);
+  EXPECT_NEAR(log_odds(logits, rules, {1}, {1, 2, 2}, {}, 2, 0), 0.5, 1e-6);
+  EXPECT_NEAR(log_odds(logits, rules, {1}, {2}, {3}, 3, 0), 0.5, 1e-6);
+  EXPECT_NEAR(log_odds(logits, rules, {1}, {2}, {}, 3, 0), 2, 1e-6);
+  EXPECT_NEAR(log_odds(logits, rules, {}, {4}, {}, 4, 0), -8, 1e-5);
 }
 
 TEST_P(Rules, BiasComesBeforePenalties) {
-  const auto backend = make_backend(GetParam());
   // (1 + 3) / 2 = 2 and not 1 / 2 + 3.
-  EXPECT_NEAR(log_odds(*backend, {0, 1}, {.repetition = 2, .bias = {{1, 3.0f}}}, {1}, {}, {}, 1, 0), 2, 1e-6);
+  EXPECT_NEAR(log_odds({0, 1}, {.repetition = 2, .bias = {{1, 3.0f}}}, {1}, {}, {}, 1, 0), 2, 1e-6);
 }
 
 TEST_P(Rules, BiasOfMinusHundredBansWhateverTheLogit) {
-  const auto backend = make_backend(GetParam());
   for (const float bias : {-100.0f, -1000.0f, -kInf}) {
     const std::vector<float> logits = {0, 300, kInf};
-    EXPECT_EQ(choose(*backend, logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}), 0);
-    EXPECT_EQ(choose(*backend, logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}, {1, 2}), 0);  // inside a run
+    EXPECT_EQ(choose(logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}), 0);
+    EXPECT_EQ(choose(logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}, {1, 2}), 0);  // inside a run
   }
-  EXPECT_EQ(choose(*backend, {0, 300}, {.bias = {{1, -99.0f}}}, {}, {}), 1);
+  EXPECT_EQ(choose({0, 300}, {.bias = {{1, -99.0f}}}, {}, {}), 1);
 }
 
 TEST_P(Rules, BadWordsAreMatchedAcrossPromptOutputAndDrafts) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 1, 2, 3, 9};
   const LogitRules rules{.bad_words = {{1, 2, 3, 4}}};
-  EXPECT_EQ(choose(*backend, logits, rules, {1, 2, 3}, {}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {1}, {2, 3}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {0}, {1, 2, 3}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {1}, {2}, {3}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {0}, {0, 1}, {2, 3}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {}, {}, {0, 1, 2, 3}), 3);
-  EXPECT_EQ(choose(*backend, logits, rules, {1}, {2}, {2, 3}), 4);
-  EXPECT_EQ(choose(*backend, logits, rules, {}, {2, 3}), 4);  // shorter than the word
-  EXPECT_EQ(choose(*backend, logits, rules, {1, 2, 3}, {3}), 4);
-  EXPECT_EQ(choose(*backend, logits, {.bad_words = {{4}, {3}}}, {}, {}), 2);  // a word of one token is banned always
+  EXPECT_EQ(choose(logits, rules, {1, 2, 3}, {}), 3);
+  EXPECT_EQ(choose(logits, rules, {1}, {2, 3}), 3);
+  EXPECT_EQ(choose(logits, rules, {0}, {1, 2, 3}), 3);
+  EXPECT_EQ(choose(logits, rules, {1}, {2}, {3}), 3);
+  EXPECT_EQ(choose(logits, rules, {0}, {0, 1}, {2, 3}), 3);
+  EXPECT_EQ(choose(logits, rules, {}, {}, {0, 1, 2, 3}), 3);
+  EXPECT_EQ(choose(logits, rules, {1}, {2}, {2, 3}), 4);
+  EXPECT_EQ(choose(logits, rules, {}, {2, 3}), 4);  // shorter than the word
+  EXPECT_EQ(choose(logits, rules, {1, 2, 3}, {3}), 4);
+  EXPECT_EQ(choose(logits, {.bad_words = {{4}, {3}}}, {}, {}), 2);  // a word of one token is banned always
 }
 
 TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {0, 1, 2, 9};
   Ids output;
   for (int i = 0; i < 40; ++i) {
-    EXPECT_EQ(choose(*backend, logits, {.bad_words = {{0, 1, 2, 0, 1, 3}, {1, 3}}}, {2}, output),
-        !output.empty() && output.back() == 1 ? 2 : 3);
-    EXPECT_EQ(choose(*backend, logits, {.bad_words = {{0, 1, 2, 0, 1, 3}}}, {2}, output), i >= 5 && i % 3 == 2 ? 2 : 3) << i;
+    EXPECT_EQ(
+        choose(logits, {.bad_words = {{0, 1, 2, 0, 1, 3}, {1, 3}}}, {2}, output), !output.empty() && output.back() == 1 ? 2 : 3);
+    EXPECT_EQ(choose(logits, {.bad_words = {{0, 1, 2, 0, 1, 3}}}, {2}, output), i >= 5 && i % 3 == 2 ? 2 : 3) << i;
     output.push_back(i % 3);
   }
 }
 
 TEST_P(Rules, MinTokensIsReachedInTheMiddleOfARun) {
-  const auto backend = make_backend(GetParam());
   const std::vector<float> logits = {5, 4, 3};
   const LogitRules rules{.min_tokens = 3, .end_ids = {0, 1}};
-  EXPECT_EQ(choose(*backend, logits, rules, {2, 2, 2, 2}, {}), 2);  // the prompt does not count
-  EXPECT_EQ(choose(*backend, logits, rules, {}, {2, 2}), 2);
-  EXPECT_EQ(choose(*backend, logits, rules, {}, {2, 2, 2}), 0);
+  EXPECT_EQ(choose(logits, rules, {2, 2, 2, 2}, {}), 2);  // the prompt does not count
+  EXPECT_EQ(choose(logits, rules, {}, {2, 2}), 2);
+  EXPECT_EQ(choose(logits, rules, {}, {2, 2, 2}), 0);
   // Rows of one round with two committed: banned, allowed, allowed.
   const auto state = state_of(rules, 3, {2}, {2, 2});
   std::vector<float> three;
   for (int i = 0; i < 3; ++i) three.insert(three.end(), logits.begin(), logits.end());
-  EXPECT_EQ(sample(*backend, three, 3, {0, 0, 1, 0}, {state.get(), {2, 2}}, {3, 4, 5}).tokens, (Ids{2, 0, 0}));
+  EXPECT_EQ(sample(*backend_, three, 3, {0, 0, 1, 0}, {state.get(), {2, 2}}, {3, 4, 5}).tokens, (Ids{2, 0, 0}));
 }
 
 TEST_P(Rules, OnlyAllowedIdsAreChosenOnEveryRow) {
-  const auto backend = make_backend(GetParam());
   const auto state = state_of({.allowed = {2, 1}}, 4, {3}, {3});
-  EXPECT_EQ(sample(*backend, {9, 1, 2, 8, 9, 2, 1, 8}, 4, {0, 0, 1, 0}, {state.get(), {2}}, {3, 4}).tokens, (Ids{2, 1}));
-  EXPECT_EQ(choose(*backend, {9, 1, 2}, {.allowed = {1, 2}, .bad_words = {{2}}}, {}, {}), 1);
+  EXPECT_EQ(sample(*backend_, {9, 1, 2, 8, 9, 2, 1, 8}, 4, {0, 0, 1, 0}, {state.get(), {2}}, {3, 4}).tokens, (Ids{2, 1}));
+  EXPECT_EQ(choose({9, 1, 2}, {.allowed = {1, 2}, .bad_words = {{2}}}, {}, {}), 1);
 }
 
 TEST_P(Rules, RefuseRowsWhereAllIsBannedOrAnythingIsNan) {
-  const auto backend = make_backend(GetParam());
-  EXPECT_EQ(choose(*backend, {1, 2}, {.bias = {{0, -kInf}, {1, -kInf}}}, {}, {}), -1);
-  EXPECT_EQ(choose(*backend, {1, 2}, {.allowed = {0}, .bad_words = {{1, 0}}}, {}, {1}), -1);
-  EXPECT_EQ(choose(*backend, {1, -kInf}, {.allowed = {1}}, {}, {}), -1);
-  EXPECT_EQ(choose(*backend, {1, kNan}, {.allowed = {0}}, {}, {}), -1);
-  EXPECT_EQ(choose(*backend, {1, kNan}, {.bias = {{1, -100.0f}}}, {}, {}), -1);
-  EXPECT_EQ(choose(*backend, {1, kNan}, {.bad_words = {{1}}}, {}, {}), -1);
-  EXPECT_EQ(choose(*backend, {1, kNan}, {.min_tokens = 1, .end_ids = {1}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, 2}, {.bias = {{0, -kInf}, {1, -kInf}}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, 2}, {.allowed = {0}, .bad_words = {{1, 0}}}, {}, {1}), -1);
+  EXPECT_EQ(choose({1, -kInf}, {.allowed = {1}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, kNan}, {.allowed = {0}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, kNan}, {.bias = {{1, -100.0f}}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, kNan}, {.bad_words = {{1}}}, {}, {}), -1);
+  EXPECT_EQ(choose({1, kNan}, {.min_tokens = 1, .end_ids = {1}}, {}, {}), -1);
 }
 
 // The row by the rules' text, from the whole history.

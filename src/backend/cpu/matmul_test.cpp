@@ -31,8 +31,8 @@ std::vector<float> representable(int64_t n) {
 std::vector<float> product(Backend& backend, const Weight& weight, const std::vector<float>& x, int64_t rows,
     const float* bias = nullptr, bool accumulate = false) {
   std::vector<float> out(size_t(rows * weight.out_dim), 0.25f);
-  const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
-  backend.matmul({View<const float, 2>(x.data(), rows, weight.in_dim), products, accumulate});
+  const Product products[] = {{&weight, bias, view(out, rows, weight.out_dim)}};
+  backend.matmul({view(x, rows, weight.in_dim), products, accumulate});
   return out;
 }
 
@@ -103,8 +103,8 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
     for (int64_t rows = 1; rows <= (threads == 2 ? 64 : 17); ++rows) {
       const int64_t first = 7 * rows;
       std::vector<float> out(size_t(rows * kOut), 0.25f), out_beside(size_t(rows * 40));
-      const Product alone[] = {{weight.get(), bias.data(), View<float, 2>(out.data(), rows, kOut)}};
-      const Product both[] = {{other.get(), nullptr, View<float, 2>(out_beside.data(), rows, 40)}, alone[0]};
+      const Product alone[] = {{weight.get(), bias.data(), view(out, rows, kOut)}};
+      const Product both[] = {{other.get(), nullptr, view(out_beside, rows, 40)}, alone[0]};
       const View<const float, 2> in(x.data() + first * kIn, rows, kIn);
       if (rows % 2) cpu->matmul({in, alone, true});
       else cpu->matmul({in, both, true});
@@ -143,8 +143,8 @@ TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
   for (int32_t id = 69; id >= 0; --id) ids.push_back(id);
   std::vector<float> got(70 * 512), want(70 * 512);
   const View<const int32_t, 1> list(ids.data(), 70);
-  cpu->embed({list, table.get(), View<float, 2>(got.data(), 70, 512)});
-  reference.embed({list, exact.get(), View<float, 2>(want.data(), 70, 512)});
+  cpu->embed({list, table.get(), view(got, 70, 512)});
+  reference.embed({list, exact.get(), view(want, 70, 512)});
   EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0);
 }
 
@@ -225,9 +225,8 @@ TEST(CpuMatmul, MixesEncodingsInOneCall) {
     alone.push_back(product(*cpu, *weights.back(), x, 4));
     together.emplace_back(4 * 48);
   }
-  for (size_t i = 0; i < weights.size(); ++i)
-    products.push_back({weights[i].get(), nullptr, View<float, 2>(together[i].data(), 4, 48)});
-  cpu->matmul({View<const float, 2>(x.data(), 4, 256), products});
+  for (size_t i = 0; i < weights.size(); ++i) products.push_back({weights[i].get(), nullptr, view(together[i], 4, 48)});
+  cpu->matmul({view(x, 4, 256), products});
   EXPECT_EQ(together, alone);
 }
 

@@ -101,8 +101,7 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
             c.values.inv_freq, magnitude);
         k.insert(k.end(), row.begin(), row.end());
       }
-    backend.store_kv(
-        {0, View<const float, 3>(k.data(), len, heads, dim), View<const float, 3>(v.data(), len, heads, dim), c.kv.ref(), 0});
+    backend.store_kv({0, view(k, len, heads, dim), view(v, len, heads, dim), c.kv.ref(), 0});
     c.compress(0, len);
     const size_t length = size_t(form.cmp_len);
     for (int64_t i = 0; i < form.rows_of(len); ++i)

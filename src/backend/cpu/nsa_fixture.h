@@ -52,7 +52,7 @@ struct NsaCase {
     rows->poison(row_pages(), 0, pages * kPageLen);
     compress(0, len);
   }
-  View<const int32_t, 1> row_pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  View<const int32_t, 1> row_pages() const { return view(table); }
   KvRef row_ref() const { return {rows.get(), row_pages()}; }
   // Rows that end in the tokens [first, last).
   void compress(int64_t first, int64_t last) {
@@ -112,7 +112,7 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
   for (size_t i = 0; i < requests.size(); ++i) {
     const NsaRequest& r = requests[i];
     NsaRun run{.first_row = rows, .num_rows = int64_t(r.last.size()), .kv = cases[i]->kv.ref(), .rows = cases[i]->row_ref()};
-    run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
+    run.last = view(r.last);
     run.tree = {r.parents, r.tree_first, r.tree_entry};
     runs.push_back(run);
     rows += run.num_rows;
@@ -125,10 +125,10 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
   NsaAttentionArgs args;
   args.nsa = cases[0]->values.layer();
   args.scale = 1 / std::sqrt(float(shape.head_dim));
-  args.q = View<const float, 3>(q.data(), rows, shape.heads(), shape.head_dim);
-  args.gates = View<const float, 2>(gates.data(), rows, 3 * shape.heads());
-  args.out = View<float, 3>(out.data(), rows, shape.heads(), shape.head_dim);
-  args.chosen = View<int32_t, 3>(chosen.data(), rows, shape.kv_heads, n);
+  args.q = view(q, rows, shape.heads(), shape.head_dim);
+  args.gates = view(gates, rows, 3 * shape.heads());
+  args.out = view(out, rows, shape.heads(), shape.head_dim);
+  args.chosen = view(chosen, rows, shape.kv_heads, n);
   args.given = given;
   args.runs = runs;
   cases[0]->backend.nsa_attention(args);

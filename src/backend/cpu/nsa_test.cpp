@@ -92,8 +92,8 @@ void store_row(NsaCase& c, int64_t entry, int row) {
   const KvShape& shape = c.kv.shape;
   const size_t width = size_t(shape.kv_heads * shape.head_dim);
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
-  c.backend.store_kv({0, View<const float, 3>(k.data(), 1, shape.kv_heads, shape.head_dim),
-      View<const float, 3>(v.data(), 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});
+  c.backend.store_kv(
+      {0, view(k, 1, shape.kv_heads, shape.head_dim), view(v, 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});
 }
 
 struct TreeCase {

@@ -28,7 +28,7 @@ TEST_P(CpuRows, NormalisesLikeTheReference) {
       std::vector<float> got = x, want(x.size());
       const View<float, 2> in_place(got.data(), rows, n);
       cpu->norm({in_place, weight.data(), 1e-6, in_place});
-      reference.norm({View<const float, 2>(x.data(), rows, n), weight.data(), 1e-6, View<float, 2>(want.data(), rows, n)});
+      reference.norm({view(x, rows, n), weight.data(), 1e-6, view(want, rows, n)});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i])) << rows << " x " << n;
     }
   }
@@ -48,8 +48,8 @@ TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
       reference.gate({expected, factor, expected});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-30) << gate[i];
       got = want = up;
-      cpu->gate({.gate = View<const float, 2>(gate.data(), rows, n), .up = factor, .out = to, .accumulate = true});
-      reference.gate({.gate = View<const float, 2>(gate.data(), rows, n), .up = factor, .out = expected, .accumulate = true});
+      cpu->gate({.gate = view(gate, rows, n), .up = factor, .out = to, .accumulate = true});
+      reference.gate({.gate = view(gate, rows, n), .up = factor, .out = expected, .accumulate = true});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-6) << gate[i];
     }
   }
@@ -75,8 +75,8 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
       ASSERT_EQ(got_angles, want_angles);
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
         std::vector<float> got = gaussian(rows * kHeads * width), want = got;
-        cpu->rope({View<float, 3>(got.data(), rows, kHeads, width), got_view, pairs});
-        reference.rope({View<float, 3>(want.data(), rows, kHeads, width), want_view, pairs});
+        cpu->rope({view(got, rows, kHeads, width), got_view, pairs});
+        reference.rope({view(want, rows, kHeads, width), want_view, pairs});
         ASSERT_EQ(got, want) << half << " pairs, " << rows << " rows";
       }
     }
@@ -89,8 +89,8 @@ TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
   const auto many = make_cpu(GetParam(), 3), one = make_cpu(GetParam(), 1);
   std::vector<float> all_norm(x.size()), all_gate(x.size()), alone(kWidth);
   const View<const float, 2> in(x.data(), kRows, kWidth);
-  many->norm({in, weight.data(), 1e-5, View<float, 2>(all_norm.data(), kRows, kWidth)});
-  many->gate({in, in, View<float, 2>(all_gate.data(), kRows, kWidth)});
+  many->norm({in, weight.data(), 1e-5, view(all_norm, kRows, kWidth)});
+  many->gate({in, in, view(all_gate, kRows, kWidth)});
   for (int64_t r = 0; r < kRows; ++r) {
     const View<float, 2> out(alone.data(), 1, kWidth);
     one->norm({in.slice(r, 1), weight.data(), 1e-5, out});

@@ -35,18 +35,18 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
       std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
   SampleArgs args;
-  args.logits = View<const float, 2>(logits.data(), rows, vocab);
+  args.logits = view(logits, rows, vocab);
   args.params = params;
   args.key = {0x0123456789abcdef, 5};
   args.stream = NoiseStream::Draft;
-  args.positions = View<const int32_t, 1>(positions.data(), rows);
-  args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
-  if (want_probs) args.probs = View<float, 2>(out.probs.data(), rows, vocab);
-  args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
-  args.leads = View<float, 1>(out.leads.data(), rows);
+  args.positions = view(positions, rows);
+  args.tokens = view(out.tokens, rows);
+  if (want_probs) args.probs = view(out.probs, rows, vocab);
+  args.seconds = view(out.seconds, rows);
+  args.leads = view(out.leads, rows);
   if (k > 0) {
     out.ranked.assign(size_t(rows * k), -2), out.shares.assign(size_t(rows * k), -1.0f);
-    args.ranked = View<int32_t, 2>(out.ranked.data(), rows, k), args.shares = View<float, 2>(out.shares.data(), rows, k);
+    args.ranked = view(out.ranked, rows, k), args.shares = view(out.shares, rows, k);
   }
   backend.sample(args);
   return out;
@@ -54,7 +54,11 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
 
 std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
 
-class CpuSample : public testing::TestWithParam<std::string> {};
+class CpuSample : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Backend> cpu_ = make_cpu(GetParam(), 1);
+  ReferenceBackend reference_;
+};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuSample, testing::ValuesIn(available_isas()), [](const auto& info) { return info.param; });
 
 constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0}, {1, 600, 1, 0},
@@ -63,11 +67,10 @@ constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40,
 
 TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
   const auto cpu = make_cpu(GetParam(), 2);
-  ReferenceBackend reference;
   for (const int64_t vocab : {1, 2, 15, 16, 17, 63, 65, 257, 1000, 5003}) {
     const std::vector<float> logits = gaussian(vocab * 12, 2.5f);
     for (const SamplingParams& params : kParams) {
-      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference_, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << ", set " << &params - kParams;
       ASSERT_EQ(got.seconds, want.seconds) << "vocabulary " << vocab << ", set " << &params - kParams;
       for (size_t r = 0; r < want.leads.size(); ++r) {
@@ -85,23 +88,22 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
 
 TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   const auto cpu = make_cpu(GetParam(), 2);
-  ReferenceBackend reference;
   const int64_t vocab = 300, rows = 12;
   const std::vector<float> logits = gaussian(vocab * rows, 2.5f);
-  for (Backend* backend : {static_cast<Backend*>(cpu.get()), static_cast<Backend*>(&reference)})
+  for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
       std::vector<int32_t> tokens(size_t(rows), -7), seconds(size_t(rows), -7), positions(size_t(rows), 0);
       std::vector<float> leads(size_t(rows), -7);
       std::iota(positions.begin(), positions.end(), 0);
       SampleArgs args;
-      args.logits = View<const float, 2>(logits.data(), rows, vocab), args.params = params;
-      args.positions = View<const int32_t, 1>(positions.data(), rows), args.tokens = View<int32_t, 1>(tokens.data(), rows);
+      args.logits = view(logits, rows, vocab), args.params = params;
+      args.positions = view(positions, rows), args.tokens = view(tokens, rows);
       args.key = {0x0123456789abcdef, 5}, args.stream = NoiseStream::Draft;
-      args.leads = View<float, 1>(leads.data(), rows);
+      args.leads = view(leads, rows);
       backend->sample(args);
       ASSERT_EQ(std::memcmp(leads.data(), both.leads.data(), leads.size() * 4), 0);
-      args.leads = {}, args.seconds = View<int32_t, 1>(seconds.data(), rows);
+      args.leads = {}, args.seconds = view(seconds, rows);
       backend->sample(args);
       ASSERT_EQ(seconds, both.seconds);
     }
@@ -109,13 +111,12 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
 
 TEST_P(CpuSample, RanksTheIdsOfTheReference) {
   const auto cpu = make_cpu(GetParam(), 2);
-  ReferenceBackend reference;
   for (const int64_t vocab : {1, 2, 17, 65, 257, 1000, 5003})
     for (const int64_t k : {1, 2, 10, 64}) {
       const std::vector<float> logits = gaussian(vocab * 6, 2.5f, uint32_t(k));
       for (const SamplingParams& params : kParams) {
         const Sampled got = sample(*cpu, logits, vocab, params, 3, true, k),
-                      want = sample(reference, logits, vocab, params, 3, true, k);
+                      want = sample(reference_, logits, vocab, params, 3, true, k);
         const auto where = [&](size_t i) {
           return testing::Message() << "rank " << i << " of " << k << ", vocabulary " << vocab << ", set " << &params - kParams;
         };
@@ -136,8 +137,6 @@ TEST_P(CpuSample, RanksTheIdsOfTheReference) {
 }
 
 TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
-  const auto cpu = make_cpu(GetParam(), 1);
-  ReferenceBackend reference;
   std::mt19937 random(8);
   for (const int64_t vocab : {20, 700, 3000})
     for (const float odd : {0.0f, kInf, -kInf, kNan})
@@ -146,8 +145,8 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
         for (float& x : logits) x = float(random() % 4);
         for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
         for (const SamplingParams& params : kParams) {
-          const Sampled got = sample(*cpu, logits, vocab, params, 0, false, 12),
-                        want = sample(reference, logits, vocab, params, 0, false, 12);
+          const Sampled got = sample(*cpu_, logits, vocab, params, 0, false, 12),
+                        want = sample(reference_, logits, vocab, params, 0, false, 12);
           ASSERT_EQ(got.ranked, want.ranked) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
           for (size_t i = 0; i < 12; ++i) ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i]) << i;
         }
@@ -170,14 +169,12 @@ TEST_P(CpuSample, GivesRanksTheSameBitsInAnyCompany) {
 }
 
 TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
-  const auto cpu = make_cpu(GetParam(), 1);
-  ReferenceBackend reference;
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000}) {
     std::vector<float> logits(static_cast<size_t>(vocab));
     for (float& x : logits) x = float(random() % 4);  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
-      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+      const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens);
       for (size_t i = 0; i < want.probs.size(); ++i)
         ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab;
@@ -187,42 +184,37 @@ TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
 
 // Most ids are skipped because their noise cannot make them win: the winners must be those of all the noise.
 TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
-  const auto cpu = make_cpu(GetParam(), 1);
-  ReferenceBackend reference;
   constexpr int64_t kVocab = 700;
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f}) {
     const std::vector<float> logits = gaussian(kVocab * 800, spread);
     for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
-      const Sampled got = sample(*cpu, logits, kVocab, params, 0, false),
-                    want = sample(reference, logits, kVocab, params, 0, false);
+      const Sampled got = sample(*cpu_, logits, kVocab, params, 0, false),
+                    want = sample(reference_, logits, kVocab, params, 0, false);
       ASSERT_EQ(got.tokens, want.tokens) << "spread " << spread;
     }
   }
   // A distance that overflows, met before anything was reached.
   std::vector<float> far(kVocab, -3e38f);
   far.back() = 3e38f;
-  EXPECT_EQ(sample(*cpu, far, kVocab, {1, 0, 1, 0}).tokens[0], kVocab - 1);
+  EXPECT_EQ(sample(*cpu_, far, kVocab, {1, 0, 1, 0}).tokens[0], kVocab - 1);
 }
 
 TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
-  const auto cpu = make_cpu(GetParam(), 1);
   const std::vector<float> logits(2048, 1.5f);
   for (const float top_p : {0.5f, 0.75f, 0.25f}) {
-    const Sampled sampled = sample(*cpu, logits, 2048, {1, 0, top_p, 0});
+    const Sampled sampled = sample(*cpu_, logits, 2048, {1, 0, top_p, 0});
     for (size_t i = 0; i < 2048; ++i) ASSERT_EQ(sampled.probs[i] > 0, float(i) < 2048 * top_p) << i;
   }
 }
 
 TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
-  const auto cpu = make_cpu(GetParam(), 1);
-  ReferenceBackend reference;
   for (const int64_t vocab : {20, 1100}) {
     for (const float odd : {kInf, -kInf, kNan}) {
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
         std::vector<float> logits = gaussian(vocab, 1);
         for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
         for (const SamplingParams& params : kParams) {
-          const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference, logits, vocab, params);
+          const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
           ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
           for (size_t i = 0; i < want.probs.size(); ++i) ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6);
         }

@@ -13,7 +13,7 @@ AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRe
   std::vector<float> scores;
   ScoreKeysArgs args;
   args.scale = 1 / std::sqrt(float(kv.shape.head_dim));
-  args.q = View<const float, 3>(request.q.data(), request.last.size(), kv.shape.heads(), kv.shape.head_dim);
+  args.q = view(request.q, request.last.size(), kv.shape.heads(), kv.shape.head_dim);
   args.kv = kv.ref();
   args.scores = score_args(request, kv.shape, scores);
   backend.score_keys(args);
@@ -58,20 +58,19 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
 }
 
 TEST(CpuScores, ChangeNoBitOfTheOutput) {
-  for (const std::string& isa : available_isas())
-    for (DType dtype : kKvTypes)
-      for (bool shared : {false, true}) {
-        const KvShape shape{dtype, 2, 2, 32};
-        const auto cpu = make_cpu(isa, 2);
-        const KvCase kv(*cpu, shape, 1500);
-        for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight}) {
-          AttendRequest request = scored(shape, 1500, 8, metric, ScoreCombine::Max, shared, 1492);
-          const AttendResult with = attend_one(*cpu, kv, request);
-          request.metric = ScoreMetric::None;
-          const AttendResult without = attend_one(*cpu, kv, request);
-          EXPECT_TRUE(same_bits(with.out, without.out) && same_bits(with.lse, without.lse)) << isa;
-        }
+  for (const auto& [isa, dtype] : every_store())
+    for (bool shared : {false, true}) {
+      const KvShape shape{dtype, 2, 2, 32};
+      const auto cpu = make_cpu(isa, 2);
+      const KvCase kv(*cpu, shape, 1500);
+      for (ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight}) {
+        AttendRequest request = scored(shape, 1500, 8, metric, ScoreCombine::Max, shared, 1492);
+        const AttendResult with = attend_one(*cpu, kv, request);
+        request.metric = ScoreMetric::None;
+        const AttendResult without = attend_one(*cpu, kv, request);
+        EXPECT_TRUE(same_bits(with.out, without.out) && same_bits(with.lse, without.lse)) << isa;
       }
+    }
 }
 
 TEST(CpuScores, AreTheSameBitsForAnyNumberOfThreads) {

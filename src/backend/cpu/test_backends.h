@@ -7,8 +7,11 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
+
+using test::view;
 
 inline std::unique_ptr<Backend> make_cpu(const std::string& isa, int threads = 1) {
   auto backend = CpuBackend::make({threads, isa});

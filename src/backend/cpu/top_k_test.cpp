@@ -11,9 +11,9 @@ std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, 
   const int64_t n = int64_t(scores.size()) / sets;
   std::vector<int32_t> index(size_t(sets * count * block), -1);
   TopKArgs args;
-  args.scores = View<const float, 2>(scores.data(), sets, n);
+  args.scores = view(scores, sets, n);
   args.n = n, args.count = count, args.spread = spread, args.sinks = sinks, args.recent = recent;
-  args.block = block, args.index = View<int32_t, 2>(index.data(), sets, count * block);
+  args.block = block, args.index = view(index, sets, count * block);
   backend.top_k(args);
   return index;
 }

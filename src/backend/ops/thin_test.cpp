@@ -7,9 +7,12 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 using Mode = ExpertSkip;
 
@@ -25,7 +28,7 @@ struct Rows {
   }
   int64_t skip(ThinExpertsArgs rule) {
     int64_t skipped = 0;
-    rule.ids = View<int32_t, 2>(ids.data(), rows, k), rule.shares = View<float, 2>(shares.data(), rows, k);
+    rule.ids = view(ids, rows, k), rule.shares = view(shares, rows, k);
     rule.skipped = &skipped;
     thin_experts(rule);
     return skipped;
@@ -52,7 +55,7 @@ std::vector<float> medians(const std::vector<std::vector<float>>& rows) {
   std::vector<float> betas;
   for (size_t m = 0; m < 7; ++m) {
     std::vector<float> all;
-    for (const auto& row : rows) all.push_back(tail_ratios(View<const float, 1>(row.data(), 8))[m]);
+    for (const auto& row : rows) all.push_back(tail_ratios(view(row, 8))[m]);
     std::nth_element(all.begin(), all.begin() + 200, all.end());
     betas.push_back(all[200]);
   }
@@ -61,7 +64,7 @@ std::vector<float> medians(const std::vector<std::vector<float>>& rows) {
 
 TEST(ThinExperts, RatiosAreOfTheLeastWeights) {
   const std::vector<float> row{0.1f, 0.4f, 0.2f, 0.3f};
-  const auto ratios = tail_ratios(View<const float, 1>(row.data(), 4));
+  const auto ratios = tail_ratios(view(row, 4));
   ASSERT_EQ(ratios.size(), 3u);
   EXPECT_NEAR(ratios[0], 0.6f, 1e-6);
   EXPECT_NEAR(ratios[1], 0.3f, 1e-6);

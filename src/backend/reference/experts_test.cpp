@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "backend/reference/reference_backend.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 struct Routed {
   std::vector<int32_t> ids;
@@ -20,11 +23,11 @@ Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
   backend.route({
-      .logits = View<const float, 2>(logits.data(), rows, int64_t(logits.size()) / rows),
+      .logits = view(logits, rows, int64_t(logits.size()) / rows),
       .routing = routing,
       .normalise = normalise,
-      .ids = View<int32_t, 2>(out.ids.data(), rows, k),
-      .shares = View<float, 2>(out.shares.data(), rows, k),
+      .ids = view(out.ids, rows, k),
+      .shares = view(out.shares, rows, k),
   });
   return out;
 }
@@ -74,15 +77,15 @@ Routed route_deepseek(
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
   backend.route({
-      .logits = View<const float, 2>(logits.data(), 1, int64_t(logits.size())),
+      .logits = view(logits, 1, int64_t(logits.size())),
       .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
       .normalise = normalise,
       .bias = bias.empty() ? nullptr : bias.data(),
       .groups = g.groups,
       .groups_kept = g.kept,
       .scale = g.scale,
-      .ids = View<int32_t, 2>(out.ids.data(), 1, k),
-      .shares = View<float, 2>(out.shares.data(), 1, k),
+      .ids = view(out.ids, 1, k),
+      .shares = view(out.shares, 1, k),
   });
   return out;
 }
@@ -135,11 +138,11 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   std::vector<float> shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
   const View<float, 2> narrow(scratch.data(), 2, 1), narrow2(scratch.data() + 2, 2, 1), wide(scratch.data() + 4, 2, 2);
   backend.experts({
-      .x = View<const float, 2>(x.data(), 2, 2),
-      .ids = View<const int32_t, 2>(ids.data(), 2, 2),
-      .shares = View<const float, 2>(shares.data(), 2, 2),
+      .x = view(x, 2, 2),
+      .ids = view(ids, 2, 2),
+      .shares = view(shares, 2, 2),
       .experts = experts,
-      .out = View<float, 2>(out.data(), 2, 2),
+      .out = view(out, 2, 2),
       .gate = narrow,
       .up = narrow2,
       .gathered = wide,

@@ -7,9 +7,12 @@
 
 #include "backend/reference/reference_backend.h"
 #include "base/half.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr float kNan = NAN;
 
@@ -25,10 +28,10 @@ TEST(Reference, MultipliesAddsTheBiasAndAccumulates) {
   const auto weight = weight_of(backend, {1, 2, 3, -1, 0, 2}, 2);
   const std::vector<float> x = {1, 1, 1, 0, 2, -1}, bias = {0.5f, -10};
   std::vector<float> out(4, 100);
-  const Product products[] = {{weight.get(), bias.data(), View<float, 2>(out.data(), 2, 2)}};
-  backend.matmul({View<const float, 2>(x.data(), 2, 3), products});
+  const Product products[] = {{weight.get(), bias.data(), view(out, 2, 2)}};
+  backend.matmul({view(x, 2, 3), products});
   EXPECT_EQ(out, (std::vector<float>{6.5f, -9, 1.5f, -12}));
-  backend.matmul({View<const float, 2>(x.data(), 2, 3), products, true});
+  backend.matmul({view(x, 2, 3), products, true});
   EXPECT_EQ(out, (std::vector<float>{13, -18, 3, -24}));
   EXPECT_EQ(backend.counters().weight_bytes, 2 * 6 * sizeof(float));
 }
@@ -38,7 +41,7 @@ TEST(Reference, EmbedsRowsOfTheTable) {
   const auto table = weight_of(backend, {1, 2, 3, 4, 5, 6}, 3);
   const std::vector<int32_t> ids = {2, 0};
   std::vector<float> out(4);
-  backend.embed({View<const int32_t, 1>(ids.data(), 2), table.get(), View<float, 2>(out.data(), 2, 2)});
+  backend.embed({view(ids, 2), table.get(), view(out, 2, 2)});
   EXPECT_EQ(out, (std::vector<float>{5, 6, 1, 2}));
 }
 
@@ -46,8 +49,7 @@ TEST(Reference, NormalisesByTheRootMeanSquareInPlace) {
   ReferenceBackend backend;
   std::vector<float> x = {3, 4};
   const std::vector<float> weight = {1, 2};
-  const View<float, 2> view(x.data(), 1, 2);
-  backend.norm({view, weight.data(), 0, view});
+  backend.norm({view(x, 1, 2), weight.data(), 0, view(x, 1, 2)});
   EXPECT_FLOAT_EQ(x[0], 3 / std::sqrt(12.5f));
   EXPECT_FLOAT_EQ(x[1], 8 / std::sqrt(12.5f));
 }
@@ -55,8 +57,7 @@ TEST(Reference, NormalisesByTheRootMeanSquareInPlace) {
 TEST(Reference, GatesWithTheSigmoidLinearUnit) {
   ReferenceBackend backend;
   std::vector<float> gate = {0, std::log(3.0f), -1000}, up = {5, 2, 1};
-  const View<float, 2> view(gate.data(), 1, 3);
-  backend.gate({view, View<const float, 2>(up.data(), 1, 3), view});
+  backend.gate({view(gate, 1, 3), view(up, 1, 3), view(gate, 1, 3)});
   EXPECT_EQ(gate[0], 0);
   EXPECT_FLOAT_EQ(gate[1], std::log(3.0f) * 0.75f * 2);
   EXPECT_EQ(gate[2], 0);
@@ -64,7 +65,7 @@ TEST(Reference, GatesWithTheSigmoidLinearUnit) {
   std::vector<float> sum = {7, 1, -2, 0.5f}, two = {std::log(3.0f), 0, 0, std::log(3.0f)};
   View<const float, 2> same(up.data(), 2, 2);
   same.stride[0] = 0;
-  backend.gate({View<const float, 2>(two.data(), 2, 2), same, View<float, 2>(sum.data(), 2, 2), false, true});
+  backend.gate({view(two, 2, 2), same, view(sum, 2, 2), false, true});
   EXPECT_FLOAT_EQ(sum[0], 7 + std::log(3.0f) * 0.75f * 5);
   EXPECT_FLOAT_EQ(sum[1], 1);
   EXPECT_FLOAT_EQ(sum[2], -2);
@@ -77,17 +78,17 @@ TEST(Reference, RotatesThePairsOfBothConventions) {
   const std::vector<float> frequency = {float(M_PI / 6), 0};  // a quarter turn, none
   std::vector<float> cos_sin(4);
   const View<float, 3> angles(cos_sin.data(), 1, 2, 2);
-  backend.rope_angles({View<const int32_t, 1>(position.data(), 1), View<const float, 1>(frequency.data(), 2), 2, angles});
+  backend.rope_angles({view(position, 1), view(frequency, 2), 2, angles});
   EXPECT_NEAR(cos_sin[0], 0, 1e-6);
   EXPECT_FLOAT_EQ(cos_sin[1], 2);  // the magnitude
   EXPECT_FLOAT_EQ(cos_sin[2], 2);
   std::vector<float> x = {1, 10, 2, 20, 7};  // the last element lies past the rotated part
-  const View<float, 3> view(x.data(), 1, 1, 5);
-  backend.rope({view, angles, RopePairs::Halves});  // (1, 2) turns, (10, 20) doubles
+  const auto rotated = view(x, 1, 1, 5);
+  backend.rope({rotated, angles, RopePairs::Halves});  // (1, 2) turns, (10, 20) doubles
   const std::vector<float> halves = {-4, 20, 2, 40, 7};
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(x[i], halves[i], 1e-5);
   x = {1, 10, 2, 20, 7};
-  backend.rope({view, angles, RopePairs::Neighbours});  // (1, 10) turns, (2, 20) doubles
+  backend.rope({rotated, angles, RopePairs::Neighbours});  // (1, 10) turns, (2, 20) doubles
   const std::vector<float> neighbours = {-20, 2, 4, 40, 7};
   for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(x[i], neighbours[i], 1e-5);
 }
@@ -97,19 +98,19 @@ struct OneHead {
   ReferenceBackend backend;
   std::unique_ptr<KvStore> store = backend.make_kv_store({DType::F32, 1, 1, 2}, 2);
   std::vector<int32_t> pages = {1, 0};
-  KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 2)};
+  KvRef kv{store.get(), view(pages, 2)};
   void put(int64_t entry, float k, float v) {
     const std::vector<float> key = {k, 0}, value = {v, 1};
-    backend.store_kv({0, View<const float, 3>(key.data(), 1, 1, 2), View<const float, 3>(value.data(), 1, 1, 2), kv, entry});
+    backend.store_kv({0, view(key, 1, 1, 2), view(value, 1, 1, 2), kv, entry});
   }
   // Rows up to entries `last`: q and out [rows][2].
   void attend(AttentionRun& run, const std::vector<float>& q, const std::vector<int32_t>& last, std::vector<float>& out,
       std::vector<float>& lse, float scale = 1) {
     const int rows = int(last.size());
-    run.num_rows = rows, run.kv = kv, run.last = View<const int32_t, 1>(last.data(), rows);
+    run.num_rows = rows, run.kv = kv, run.last = view(last, rows);
     AttentionArgs args;
-    args.scale = scale, args.q = View<const float, 3>(q.data(), rows, 1, 2), args.out = View<float, 3>(out.data(), rows, 1, 2);
-    args.lse = View<float, 2>(lse.data(), rows, 1), args.runs = {&run, 1};
+    args.scale = scale, args.q = view(q, rows, 1, 2), args.out = view(out, rows, 1, 2);
+    args.lse = view(lse, rows, 1), args.runs = {&run, 1};
     backend.attention(args);
   }
 };
@@ -192,7 +193,7 @@ TEST(Reference, ReadsASelectionInPlace) {
   const std::vector<int32_t> last = {2, 3}, index = {1, 3};  // of the run's entries 1, 3, 70, 71
   std::vector<float> out(4), lse(2);
   AttentionRun run;
-  run.index = View<const int32_t, 2>(index.data(), 1, 2), run.tail_first = 70;
+  run.index = view(index, 1, 2), run.tail_first = 70;
   head.attend(run, q, last, out, lse);
   EXPECT_FLOAT_EQ(out[0], (8 + 2 * 16 + 4 * 32) / 7.0f);
   EXPECT_FLOAT_EQ(out[2], (8 + 2 * 16 + 4 * 32 + 8 * 64) / 15.0f);
@@ -210,15 +211,15 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
   const std::vector<float> lse = {1, 2, 0};
   std::vector<float> out(2);
   ScoreKeysArgs args;
-  args.q = View<const float, 3>(q.data(), 3, 1, 2), args.kv = head.kv;
+  args.q = view(q, 3, 1, 2), args.kv = head.kv;
   args.scores = {
       ScoreMetric::Logit,
       ScoreCombine::Sum,
-      View<const uint8_t, 1>(used.data(), 3),
-      View<const float, 2>(lse.data(), 3, 1),
+      view(used, 3),
+      view(lse, 3, 1),
       2,
       1,
-      View<float, 2>(out.data(), 1, 2),
+      view(out, 1, 2),
   };
   head.backend.score_keys(args);
   EXPECT_EQ(out, (std::vector<float>{4, -8}));
@@ -235,9 +236,9 @@ TEST(Reference, StoresEightBitRowsWithAScaleEach) {
   ReferenceBackend backend;
   const auto store = backend.make_kv_store({DType::Q8_0, 1, 1, 4}, 1);
   const std::vector<int32_t> pages = {0};
-  const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 1)};
+  const KvRef kv{store.get(), view(pages, 1)};
   const std::vector<float> k = {254, -2, 1, 3}, v = {-12.7f, 0.04f, 0.06f, 12.7f};
-  backend.store_kv({0, View<const float, 3>(k.data(), 1, 1, 4), View<const float, 3>(v.data(), 1, 1, 4), kv, 5});
+  backend.store_kv({0, view(k, 1, 1, 4), view(v, 1, 1, 4), kv, 5});
   std::vector<float> key(4), value(4);
   store->read(0, 0, kv.pages, 5, key.data(), value.data());
   EXPECT_EQ(key, (std::vector<float>{254, -2, 0, 4}));  // steps of 2, halves to even
@@ -255,7 +256,7 @@ TEST(Reference, StoresFp8RowsByElementWithTheScaleOfTheLayer) {
   const KvGeometry geometry{DType::F8_E4M3, 2, 1, 4, scales};
   const auto store = backend.make_kv_store(geometry, 1);
   const std::vector<int32_t> pages = {0};
-  const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 1)};
+  const KvRef kv{store.get(), view(pages, 1)};
   const std::vector<float> x = {17, -19, 500, 0x1p-10f};
   const View<const float, 3> row(x.data(), 1, 1, 4);
   std::vector<float> k(4), v(4);
@@ -281,13 +282,13 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
     const KvRef source{from.get(), table}, target{to.get(), to_table};
     std::vector<float> k(70 * 2), v(70 * 2);
     for (size_t i = 0; i < k.size(); ++i) k[i] = 1 + float(i) / 777, v[i] = -k[i];
-    backend.store_kv({1, View<const float, 3>(k.data(), 70, 2, 1), View<const float, 3>(v.data(), 70, 2, 1), source, 0});
+    backend.store_kv({1, view(k, 70, 2, 1), view(v, 70, 2, 1), source, 0});
     const auto rounded = [&](float x) {
       if (dtype == DType::F8_E4M3) return f8_to_f32(f32_to_f8(x));
       return dtype == DType::F32 ? x : dtype == DType::F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
     };
     const std::vector<int32_t> index = {3, 65, 0, 64};  // head 0: 3 and 65, head 1: 0 and 64
-    GatherKvArgs args{1, source, target, View<const int32_t, 2>(index.data(), 2, 2), 68, 70};
+    GatherKvArgs args{1, source, target, view(index, 2, 2), 68, 70};
     backend.gather_kv(args);
     const std::vector<std::vector<int64_t>> expected = {{3, 65, 68, 69}, {0, 64, 68, 69}};
     for (int head = 0; head < 2; ++head) {
@@ -314,8 +315,7 @@ std::vector<int32_t> select(
   ReferenceBackend backend;
   std::vector<int32_t> index(size_t(count * block));
   const int64_t n = int64_t(scores.size());
-  backend.top_k({View<const float, 2>(scores.data(), 1, n), n, count, spread, sinks, recent, block,
-      View<int32_t, 2>(index.data(), 1, count * block)});
+  backend.top_k({view(scores, 1, n), n, count, spread, sinks, recent, block, view(index, 1, count * block)});
   return index;
 }
 

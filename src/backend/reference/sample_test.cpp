@@ -9,9 +9,12 @@
 #include <gtest/gtest.h>
 
 #include "backend/reference/reference_backend.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
@@ -26,8 +29,8 @@ Sampled sample(const std::vector<float>& logits, const SamplingParams& params, u
   Sampled out;
   out.probs.resize(logits.size());
   const int64_t vocab = int64_t(logits.size());
-  backend.sample({View<const float, 2>(logits.data(), 1, vocab), params, NoiseKey{seed, sample_index}, stream,
-      View<const int32_t, 1>(&position, 1), View<int32_t, 1>(&out.token, 1), View<float, 2>(out.probs.data(), 1, vocab)});
+  backend.sample({view(logits, 1, vocab), params, NoiseKey{seed, sample_index}, stream, View<const int32_t, 1>(&position, 1),
+      View<int32_t, 1>(&out.token, 1), view(out.probs, 1, vocab)});
   return out;
 }
 
@@ -65,9 +68,9 @@ Ranked rank(const std::vector<float>& logits, int64_t k, const SamplingParams& p
   ReferenceBackend backend;
   Ranked out{Ids(size_t(k), -2), std::vector<float>(size_t(k), -1.0f)};
   int32_t token = -2;
-  SampleArgs args{View<const float, 2>(logits.data(), 1, int64_t(logits.size())), params, NoiseKey{seed, 0}, NoiseStream::Draft};
+  SampleArgs args{view(logits, 1, int64_t(logits.size())), params, NoiseKey{seed, 0}, NoiseStream::Draft};
   args.positions = View<const int32_t, 1>(&position, 1), args.tokens = View<int32_t, 1>(&token, 1);
-  args.ranked = View<int32_t, 2>(out.ids.data(), 1, k), args.shares = View<float, 2>(out.shares.data(), 1, k);
+  args.ranked = view(out.ids, 1, k), args.shares = view(out.shares, 1, k);
   backend.sample(args);
   EXPECT_EQ(out.ids[0], token);
   return out;
