@@ -12,6 +12,7 @@
 
 #include "accept/exact_walk.h"
 #include "accept/rule.h"
+#include "tensor/test_view.h"
 
 namespace hunch::test {
 
@@ -65,9 +66,7 @@ class WalkedTarget final : public TargetProbs {
     const Row& p = rows_[size_t(row)];
     return walk_.branch(std::vector<double>(p.begin(), p.end()));
   }
-  View<const float, 1> row(int row) override {
-    return View<const float, 1>(rows_[size_t(row)].data(), rows_[size_t(row)].size());
-  }
+  View<const float, 1> row(int row) override { return view(rows_[size_t(row)]); }
 
  private:
   Walk& walk_;
@@ -84,6 +83,20 @@ inline void complete(const Law& p, Tokens tokens, size_t len, double weight, std
     longer.push_back(int32_t(next));
     complete(p, longer, len, weight * double(row[next]), joint);
   }
+}
+
+// What the rule says of a tree at position 10 on this walk.
+inline Verdict walked(const AcceptanceRule& rule, Walk& walk, const Law& p, const DraftTree& tree) {
+  WalkedChance chance(walk);
+  WalkedTarget target(walk, p, tree);
+  Verdict verdict;
+  rule.accept(tree, 10, target, chance, verdict);
+  return verdict;
+}
+inline Tokens emitted_by(const Verdict& verdict) {
+  Tokens emitted = verdict.tokens;
+  emitted.push_back(verdict.next);
+  return emitted;
 }
 
 // A law that differs by position and by the token before: row (position + 2 last) of a table, in 64ths.

@@ -25,8 +25,8 @@ Chain make_chain(const Tokens& drafts, const std::vector<Row>& q, size_t vocab, 
   chain.tree.parents.resize(drafts.size());
   chain.tree.make_chain(int(drafts.size()));
   chain.tree.law = law;
-  chain.tree.tokens = View<int32_t, 1>(chain.tokens.data(), chain.tokens.size());
-  chain.tree.q = View<float, 2>(chain.q.data(), q.size(), vocab);
+  chain.tree.tokens = view(chain.tokens);
+  chain.tree.q = view(chain.q, q.size(), vocab);
   return chain;
 }
 
@@ -41,12 +41,7 @@ std::map<Tokens, double> emitted_law(const AcceptanceRule& rule, const Law& p, c
       drafts.push_back(walk.branch(std::vector<double>(rows.back().begin(), rows.back().end())));
     }
     Chain chain = make_chain(drafts, rows, vocab, rule.needs_q() ? DraftLaw::Given : DraftLaw::Point);
-    WalkedChance chance(walk);
-    WalkedTarget target(walk, p, chain.tree);
-    Verdict verdict;
-    rule.accept(chain.tree, 10, target, chance, verdict);
-    Tokens emitted = verdict.tokens;
-    emitted.push_back(verdict.next);
+    const Tokens emitted = emitted_by(walked(rule, walk, p, chain.tree));
     complete(p, emitted, size_t(gamma) + 1, walk.weight(), joint);
   });
   return joint;
@@ -82,8 +77,8 @@ struct TopTree {
     }
     tree.size = int(tokens.size());
     tree.law = DraftLaw::Point;
-    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
-    tree.q = View<float, 2>(q.data(), tokens.size(), vocab);
+    tree.tokens = view(tokens);
+    tree.q = view(q, tokens.size(), vocab);
   }
   TopTree(const TopTree&) = delete;
 
@@ -100,14 +95,9 @@ TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
       std::map<Tokens, double> joint;
       double kept = 0;
       Walk::all([&](Walk& walk) {
-        WalkedChance chance(walk);
-        WalkedTarget target(walk, pair.p, top.tree);
-        Verdict verdict;
-        rule.accept(top.tree, 10, target, chance, verdict);
+        const Verdict verdict = walked(rule, walk, pair.p, top.tree);
         kept += walk.weight() * double(verdict.path.size());
-        Tokens emitted = verdict.tokens;
-        emitted.push_back(verdict.next);
-        complete(pair.p, emitted, size_t(depth) + 1, walk.weight(), joint);
+        complete(pair.p, emitted_by(verdict), size_t(depth) + 1, walk.weight(), joint);
       });
       expect_law(joint, pair.p, size_t(depth) + 1);
       if (depth > 1) continue;
@@ -134,21 +124,17 @@ TEST(Rules, KeepTheTargetLawWhereTheLawOfTheTreeDependsOnTheContext) {
           return pair.p(all);
         };
         const Law q = [&](const Tokens& after) { return pair.q(after); };
-        WalkedChance chance(walk);
         Verdict verdict;
         if ((emitted.empty() ? 0 : emitted.back()) % 2 == round) {
-          TopTree top(q, pair.vocab, 2, 1);
-          WalkedTarget target(walk, p, top.tree);
-          rule.accept(top.tree, 10, target, chance, verdict);
+          verdict = walked(rule, walk, p, TopTree(q, pair.vocab, 2, 1).tree);
         } else {
           const Row row = q({});
           Chain chain =
               make_chain({walk.branch(std::vector<double>(row.begin(), row.end()))}, {row}, pair.vocab, DraftLaw::Given);
-          WalkedTarget target(walk, p, chain.tree);
-          rule.accept(chain.tree, 10, target, chance, verdict);
+          verdict = walked(rule, walk, p, chain.tree);
         }
-        emitted.insert(emitted.end(), verdict.tokens.begin(), verdict.tokens.end());
-        emitted.push_back(verdict.next);
+        const Tokens round_emitted = emitted_by(verdict);
+        emitted.insert(emitted.end(), round_emitted.begin(), round_emitted.end());
       }
       complete(pair.p, emitted, 4, walk.weight(), joint);
     });
@@ -165,10 +151,7 @@ TEST(Rules, RatioAcceptsAsOftenAsTheOverlapOfBothLaws) {  // sum min(p, q), the 
     const Row q = pair.q({});
     const Tokens drafts{walk.branch(std::vector<double>(q.begin(), q.end()))};
     Chain chain = make_chain(drafts, {q}, pair.vocab, DraftLaw::Given);
-    WalkedChance chance(walk);
-    WalkedTarget target(walk, pair.p, chain.tree);
-    Verdict verdict;
-    rule.value()->accept(chain.tree, 0, target, chance, verdict);
+    const Verdict verdict = walked(*rule.value(), walk, pair.p, chain.tree);
     accepted += walk.weight() * double(verdict.tokens.size());
   });
   for (size_t i = 0; i < pair.vocab; ++i) overlap += double(std::min(pair.p({})[i], pair.q({})[i]));
@@ -226,8 +209,6 @@ TEST(Match, FollowsTheChildThatEqualsTheChoice) {
   EXPECT_EQ(verdict.next, 4);
 }
 
-View<const float, 1> view(const Row& row) { return View<const float, 1>(row.data(), row.size()); }
-
 TEST(KeyedChance, AcceptsWithProbabilityPOverQ) {
   KeyedChance chance({.seed = 5});
   for (const double p : {0.1, 0.25, 0.5, 0.9}) {
@@ -264,12 +245,11 @@ TEST(KeyedChance, DrawsATokenByItsWeight) {
   KeyedChance chance({.seed = 13});
   const std::vector<double> weights{0.6, 0, 0.2, 1.2}, nothing{0, 0};
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position)
-    ++counts[size_t(chance.among(View<const double, 1>(weights.data(), 4), position))];
+  for (int position = 0; position < 20000; ++position) ++counts[size_t(chance.among(view(weights, 4), position))];
   EXPECT_EQ(counts[1], 0);
   EXPECT_NEAR(counts[0] / 20000.0, 0.3, 4.5 * std::sqrt(0.3 * 0.7 / 20000));
   EXPECT_NEAR(counts[3] / 20000.0, 0.6, 4.5 * std::sqrt(0.6 * 0.4 / 20000));
-  EXPECT_EQ(chance.among(View<const double, 1>(nothing.data(), 2), 3), -1);
+  EXPECT_EQ(chance.among(view(nothing, 2), 3), -1);
 }
 
 TEST(KeyedChance, FlipsACoinOfItsOwnForEverySibling) {

@@ -14,6 +14,15 @@ using namespace test;
 // How many children a node is to have at most: by the ranks of the nodes on its path (0: drawn first), and their tokens.
 using Width = std::function<int(const std::vector<int>& ranks, const Tokens& path)>;
 
+// One of what is left of a law; -1 where nothing is.
+int32_t draw_of(Walk& walk, std::vector<double> left) {
+  double mass = 0;
+  for (const double x : left) mass += x;
+  if (mass == 0) return -1;
+  for (double& x : left) x /= mass;
+  return walk.branch(left);
+}
+
 struct SampledTree {
   struct How {
     bool depth_first = false;
@@ -32,8 +41,8 @@ struct SampledTree {
     }
     tree.size = int(tokens.size());
     tree.law = DraftLaw::Given;
-    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
-    tree.q = View<float, 2>(q.data(), tokens.size(), vocab);
+    tree.tokens = view(tokens);
+    tree.q = view(q, tokens.size(), vocab);
   }
   SampledTree(const SampledTree&) = delete;
 
@@ -43,14 +52,11 @@ struct SampledTree {
     const int children = width(ranks[row], paths[row]);
     Tokens drawn;
     for (int rank = 0; rank < children; ++rank) {
-      double mass = 0;
-      for (const double x : left) mass += x;
-      if (mass == 0) break;
-      std::vector<double> weights = left;
-      for (double& x : weights) x /= mass;
       if (how.stops && !drawn.empty() && drawn.back() == 1) break;
-      drawn.push_back(walk.branch(weights));
-      if (!how.with_replacement) left[size_t(drawn.back())] = 0;
+      const int32_t token = draw_of(walk, left);
+      if (token < 0) break;
+      drawn.push_back(token);
+      if (!how.with_replacement) left[size_t(token)] = 0;
     }
     if (how.sorted) std::sort(drawn.begin(), drawn.end());
     for (size_t rank = 0; rank < drawn.size(); ++rank) {
@@ -74,19 +80,13 @@ struct Emitted {
   double kept = 0;  // nodes a round
 };
 
-Emitted emitted_by(
-    const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth, const SampledTree::How& how = {}) {
+Emitted joint_of(const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth, const SampledTree::How& how = {}) {
   Emitted out;
-  Verdict verdict;
   Walk::all([&](Walk& walk) {
     SampledTree sampled(walk, pair.q, pair.vocab, width, how);
-    WalkedChance chance(walk);
-    WalkedTarget target(walk, pair.p, sampled.tree);
-    rule.accept(sampled.tree, 10, target, chance, verdict);
+    const Verdict verdict = walked(rule, walk, pair.p, sampled.tree);
     out.kept += walk.weight() * double(verdict.path.size());
-    Tokens emitted = verdict.tokens;
-    emitted.push_back(verdict.next);
-    complete(pair.p, emitted, size_t(depth) + 1, walk.weight(), out.joint);
+    complete(pair.p, emitted_by(verdict), size_t(depth) + 1, walk.weight(), out.joint);
   });
   return out;
 }
@@ -126,7 +126,7 @@ TEST(SampledTrees, KeepTheTargetLawForUpToThreeChildren) {
       double kept = 0;
       for (int children = 1; children <= 3; ++children) {
         SCOPED_TRACE(std::string(name) + ", " + pair.name + ", " + std::to_string(children) + " children");
-        const Emitted got = emitted_by(*rule, pair, flat(children), 1);
+        const Emitted got = joint_of(*rule, pair, flat(children), 1);
         expect_law(got.joint, pair.p, 2);
         EXPECT_GE(got.kept, kept - 1e-12) << "another child costs nothing";
         kept = got.kept;
@@ -141,7 +141,7 @@ TEST(SampledTrees, KeepTheTargetLawOverTwoLevelsHoweverTheyAreNumbered) {
         if (pair.vocab == 5 && shape.size() == 2 && shape[0] == 2) continue;  // as good as the smaller ones, and slow
         SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(shape.size()) + " and " + std::to_string(shape[0]) +
             (depth_first ? ", depth first" : ""));
-        const Emitted got = emitted_by(*make_rule("ratio", pair), pair, two_levels(shape), 2, {.depth_first = depth_first});
+        const Emitted got = joint_of(*make_rule("ratio", pair), pair, two_levels(shape), 2, {.depth_first = depth_first});
         expect_law(got.joint, pair.p, 3);
       }
 }
@@ -153,7 +153,7 @@ TEST(SampledTrees, KeepTheTargetLawWhereTheNextLevelDependsOnWhatWasDrawn) {
     const Width width = [](const std::vector<int>& ranks, const Tokens& path) {
       return ranks.empty() ? 2 : ranks.size() == 1 ? path[0] % 3 : 0;
     };
-    expect_law(emitted_by(*make_rule("ratio", pair), pair, width, 2).joint, pair.p, 3);
+    expect_law(joint_of(*make_rule("ratio", pair), pair, width, 2).joint, pair.p, 3);
   }
 }
 
@@ -177,12 +177,8 @@ struct GrownTree {
         std::vector<double> left(of_row.begin(), of_row.end());
         int32_t draws[3] = {-1, -1, -1};
         for (int nth = 0; nth < drawn.children(int(i)); ++nth) {
-          double mass = 0;
-          for (const double x : left) mass += x;
-          if (mass == 0) break;
-          std::vector<double> weights = left;
-          for (double& x : weights) x /= mass;
-          left[size_t(draws[nth] = walk.branch(weights))] = 0;
+          if ((draws[nth] = draw_of(walk, left)) < 0) break;
+          left[size_t(draws[nth])] = 0;
         }
         drawn.take(int(i), draws);
       }
@@ -201,8 +197,8 @@ struct GrownTree {
       tokens.push_back(drawn.node(i).token), tree.parents.push_back(drawn.node(i).parent);
       if (drawn.node(i).row > 0) tree.laws[size_t(i) + 1] = drawn.node(i).row;
     }
-    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
-    tree.q = View<float, 2>(q.data(), q.size() / vocab, vocab);
+    tree.tokens = view(tokens);
+    tree.q = view(q, q.size() / vocab, vocab);
   }
   GrownTree(const GrownTree&) = delete;
 
@@ -222,14 +218,9 @@ TEST(SampledTrees, KeepTheTargetLawInTheShapesOfLearnedDrafters) {
       SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(how.nodes) + " nodes in " + std::to_string(how.depth));
       const auto rule = make_rule("ratio", pair);
       std::map<Tokens, double> joint;
-      Verdict verdict;
       Walk::all([&](Walk& walk) {
         GrownTree grown(walk, pair.q, pair.vocab, how.nodes, how.depth, how.most);
-        WalkedChance chance(walk);
-        WalkedTarget target(walk, pair.p, grown.tree);
-        rule->accept(grown.tree, 10, target, chance, verdict);
-        Tokens emitted = verdict.tokens;
-        emitted.push_back(verdict.next);
+        const Tokens emitted = emitted_by(walked(*rule, walk, pair.p, grown.tree));
         complete(pair.p, emitted, size_t(how.depth) + 1, walk.weight(), joint);
       });
       expect_law(joint, pair.p, size_t(how.depth) + 1);
@@ -239,13 +230,13 @@ TEST(SampledTrees, KeepTheTargetLawInTheShapesOfLearnedDrafters) {
 TEST(SampledTrees, KeepTheTargetLawWhereASiblingDependsOnTheChildrenBeforeIt) {
   for (const Pair& pair : pairs_and_five()) {
     SCOPED_TRACE(pair.name);
-    expect_law(emitted_by(*make_rule("ratio", pair), pair, flat(3), 1, {.stops = true}).joint, pair.p, 2);
+    expect_law(joint_of(*make_rule("ratio", pair), pair, flat(3), 1, {.stops = true}).joint, pair.p, 2);
   }
 }
 
 TEST(SampledTrees, OneOfAllTokensIsAlwaysKept) {
   const Pair pair = five();
-  EXPECT_NEAR(emitted_by(*make_rule("ratio", pair), pair, flat(5), 1).kept, 1, 1e-12);
+  EXPECT_NEAR(joint_of(*make_rule("ratio", pair), pair, flat(5), 1).kept, 1, 1e-12);
 }
 
 // A drafter that draws with replacement breaks the contract. What it drew twice counts once, and nothing is lost.
@@ -253,7 +244,7 @@ TEST(SampledTrees, ATokenDrawnAgainCountsAsNotDrawn) {
   for (const Pair& pair : pairs_and_five())
     for (int children = 2; children <= 3; ++children) {
       SCOPED_TRACE(pair.name);
-      expect_law(emitted_by(*make_rule("ratio", pair), pair, flat(children), 1, {.with_replacement = true}).joint, pair.p, 2);
+      expect_law(joint_of(*make_rule("ratio", pair), pair, flat(children), 1, {.with_replacement = true}).joint, pair.p, 2);
     }
 }
 
@@ -267,7 +258,7 @@ double distance(const std::map<Tokens, double>& got, const Law& p, size_t len) {
 
 TEST(SampledTrees, ChildrenInAnotherOrderThanDrawnBendTheLaw) {
   const Pair pair = five();
-  EXPECT_GT(distance(emitted_by(*make_rule("ratio", pair), pair, flat(2), 1, {.sorted = true}).joint, pair.p, 2), 0.01);
+  EXPECT_GT(distance(joint_of(*make_rule("ratio", pair), pair, flat(2), 1, {.sorted = true}).joint, pair.p, 2), 0.01);
 }
 
 // Why a sampled child may not be dropped for its own probability: what is left is no sample of q.
@@ -279,11 +270,8 @@ TEST(SampledTrees, AChildDroppedForWhatItIsBendsTheLaw) {
   Walk::all([&](Walk& walk) {
     SampledTree sampled(walk, pair.q, 4, flat(1), {});
     if (q[size_t(sampled.tokens[0])] < 0.2f) sampled.tree.size = 0;
-    WalkedChance chance(walk);
-    WalkedTarget target(walk, pair.p, sampled.tree);
-    Verdict verdict;
-    rule->accept(sampled.tree, 10, target, chance, verdict);
-    law[size_t(verdict.tokens.empty() ? verdict.next : verdict.tokens[0])] += walk.weight();
+    const Tokens emitted = emitted_by(walked(*rule, walk, pair.p, sampled.tree));
+    law[size_t(emitted[0])] += walk.weight();
   });
   const double bent[] = {0.38, 0.36, 0.24, 0.02};
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(law[i], bent[i], 1e-6);
@@ -295,9 +283,9 @@ struct Rows {
     tree.size = int(tokens.size());
     tree.law = DraftLaw::Given;
     tree.parents.assign(tokens.size(), -1);
-    tree.tokens = View<int32_t, 1>(tokens.data(), tokens.size());
+    tree.tokens = view(tokens);
     while (q.size() < p.size() * tokens.size()) q.push_back(0);
-    tree.q = View<float, 2>(q.data(), tokens.size(), p.size());
+    tree.q = view(q, tokens.size(), p.size());
   }
   Rows(const Rows&) = delete;
 
@@ -305,7 +293,7 @@ struct Rows {
    public:
     explicit Target(const Row& p) : p_(p) {}
     int32_t choice(int) override { return 3; }
-    View<const float, 1> row(int) override { return View<const float, 1>(p_.data(), p_.size()); }
+    View<const float, 1> row(int) override { return view(p_); }
 
    private:
     const Row& p_;
