@@ -76,9 +76,7 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
       if (dice.below(10) > 0) continue;
       auto alone = make_proposer(GetParam(), kEager, kSlots);
       alone->open(*task.sequence);
-      Tree again;
-      const DraftTask same{.sequence = task.sequence, .limits = task.limits, .tree = &again.tree};
-      alone->propose(std::span(&same, 1));
+      const Tree again(*alone, *task.sequence, task.limits);
       ASSERT_EQ(again.tokens(), Tokens(task.tree->tokens.data, task.tree->tokens.data + task.tree->size));
       for (int node = 0; node < again.tree.size; ++node)
         ASSERT_EQ(again.tree.parents[size_t(node)], task.tree->parents[size_t(node)]);
@@ -124,12 +122,7 @@ TEST(LookUps, GoOnBehindGuesses) {
     auto proposer = make_proposer(name, kEager);
     const Sequence sequence = sequence_of({1, 2, 3, 4, 5, 6, 1, 2});
     proposer->open(sequence);
-    const auto behind = [&](Tokens guessed) {
-      Tree out;
-      const DraftTask task{.sequence = &sequence, .limits = {.max_tokens = 2}, .tree = &out.tree, .behind = guessed};
-      proposer->propose(std::span(&task, 1));
-      return out.tokens();
-    };
+    const auto behind = [&](const Tokens& guessed) { return Tree(*proposer, sequence, {.max_tokens = 2}, guessed).tokens(); };
     EXPECT_EQ(behind({}), (Tokens{3, 4})) << name;
     EXPECT_EQ(behind({3}), (Tokens{4, 5})) << name;
     EXPECT_EQ(behind({9, 4}), (Tokens{5, 6})) << name;

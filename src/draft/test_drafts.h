@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "base/test_results.h"
 #include "draft/proposer.h"
+#include "tensor/test_view.h"
 
 namespace hunch::test {
 
@@ -51,7 +52,12 @@ inline Sequence sequence_of(Tokens tokens, Slot slot = 0, int64_t max_len = 4096
 struct Tree {
   explicit Tree(int capacity = 64) : ids(size_t(capacity), -1) {
     tree.parents.resize(size_t(capacity), -7);
-    tree.tokens = View<int32_t, 1>(ids.data(), capacity);
+    tree.tokens = view(ids, capacity);
+  }
+  // What a proposer finds for an open sequence.
+  Tree(Proposer& proposer, const Sequence& sequence, const DraftLimits& limits, const Tokens& behind = {}) : Tree() {
+    const DraftTask task{.sequence = &sequence, .limits = limits, .tree = &tree, .behind = behind};
+    proposer.propose(std::span(&task, 1));
   }
   Tree(const Tree&) = delete;
   Tokens tokens() const { return Tokens(ids.begin(), ids.begin() + tree.size); }
@@ -64,11 +70,9 @@ inline std::unique_ptr<Proposer> make_proposer(std::string_view name, const Prop
   return good(Register<Proposer>::find(name)->make({.max_draft = 64, .max_sequences = sequences, .options = options}));
 }
 
-// The chain that a proposer finds for an open sequence.
+// The same as a chain.
 inline Tokens draft(Proposer& proposer, const Sequence& sequence, int max_tokens) {
-  Tree out;
-  const DraftTask task{.sequence = &sequence, .limits = {.max_tokens = max_tokens}, .tree = &out.tree};
-  proposer.propose(std::span(&task, 1));
+  const Tree out(proposer, sequence, {.max_tokens = max_tokens});
   for (int node = 0; node < out.tree.size; ++node) EXPECT_EQ(out.tree.parents[size_t(node)], node - 1);
   return out.tokens();
 }

@@ -90,7 +90,7 @@ class MedusaTest : public FolderTest {
     std::vector<float> rows(x), scratch(2 * x.size()), out(size_t(2 * heads.vocab()));
     rows.insert(rows.begin(), x.size(), 0.25f);
     const View<float, 2> in(rows.data(), 2, kHidden), to(out.data(), 2, heads.vocab());
-    heads.transform(*backend_, head, in, View<float, 2>(scratch.data(), 2, kHidden));
+    heads.transform(*backend_, head, in, view(scratch, 2, kHidden));
     heads.logits(*backend_, head, in, to);
     return {out.begin() + heads.vocab(), out.end()};
   }
@@ -274,7 +274,7 @@ class MedusaDrafts : public MedusaTest {
         .first_row = 1,
         .count = int64_t(path.size()),
         .path = path,
-        .hidden = View<const float, 2>(hidden.data(), int64_t(hidden.size()) / kHidden, kHidden),
+        .hidden = view(hidden, int64_t(hidden.size()) / kHidden, kHidden),
     };
     medusa_->follow({&rows, 1});
   }
@@ -296,12 +296,12 @@ class MedusaDrafts : public MedusaTest {
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
     std::vector<int32_t> out(static_cast<size_t>(count)), token(1);
     SampleArgs args{
-        .logits = View<const float, 2>(of.data(), 1, kVocab),
+        .logits = view(of, 1, kVocab),
         .params = sequence.sampling,
         .key = sequence.noise,
         .positions = View<const int32_t, 1>(&position, 1),
-        .tokens = View<int32_t, 1>(token.data(), 1),
-        .ranked = View<int32_t, 2>(out.data(), 1, count),
+        .tokens = view(token, 1),
+        .ranked = view(out, 1, count),
     };
     if (!noise) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
     backend_->sample(args);

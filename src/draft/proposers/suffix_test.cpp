@@ -95,9 +95,7 @@ TEST(Suffix, TreesOfBranchesHoldTheMostProbableNodesParentsFirst) {
   auto suffix = make_proposer("suffix", {.suffix_depth = 3, .suffix_factor = 4, .suffix_min_probability = 0.2});
   const Sequence sequence = sequence_of(tokens);
   suffix->open(sequence);
-  Tree out;
-  const DraftTask task{.sequence = &sequence, .limits = {.max_tokens = 3, .may_branch = true}, .tree = &out.tree};
-  suffix->propose(std::span(&task, 1));
+  const Tree out(*suffix, sequence, {.max_tokens = 3, .may_branch = true});
   ASSERT_EQ(out.tokens(), (Tokens{6, 9, 7}));  // 3/7 of seven fives, 3/7, 2/7
   EXPECT_EQ(Tokens(out.tree.parents.begin(), out.tree.parents.begin() + 3), (Tokens{-1, 0, -1}));
   EXPECT_EQ(draft(*suffix, sequence, 3), (Tokens{6, 9}));  // deeper than three nothing is known
@@ -114,9 +112,7 @@ TEST(Suffix, BranchesAreWorthAtLeastAChain) {
     const Sequence sequence = sequence_of(random_stream(10 + dice.below(60), 4, dice));
     suffix->open(sequence);
     const int limit = 1 + dice.below(9);
-    Tree out;
-    const DraftTask task{.sequence = &sequence, .limits = {.max_tokens = limit, .may_branch = true}, .tree = &out.tree};
-    suffix->propose(std::span(&task, 1));
+    const Tree out(*suffix, sequence, {.max_tokens = limit, .may_branch = true});
     ASSERT_LE(out.tree.size, limit);
     // Some match length explains the tree; its score is recomputed from counts.
     double best = 0;
