@@ -8,6 +8,8 @@
 namespace hunch {
 namespace {
 
+using test::decide_batch, test::record_batch;
+
 constexpr int kSelf = 0, kLookup = 1, kBatch = 8;
 
 CostTable known_table(double first_guess_ms, double row_ms, double step_ms, double learn_ms = 0.05) {
@@ -41,8 +43,8 @@ TEST(PlannerOfABatch, GuessesTogetherWhereNobodysGuessesAreWorthAPassOfAnotherKi
   Planner planner(table, options());
   const double middling[] = {0.6, 0.6, 0.6};
   planner.seed(kLookup, 0, middling, 200, 3);
-  EXPECT_EQ(guessing(test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 3); })), kBatch);
-  EXPECT_EQ(guessing(test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, slot == 0 ? 3 : 0); })), 0)
+  EXPECT_EQ(guessing(decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 3); })), kBatch);
+  EXPECT_EQ(guessing(decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, slot == 0 ? 3 : 0); })), 0)
       << "one alone is not worth it";
 }
 
@@ -52,13 +54,9 @@ TEST(PlannerOfABatch, DoesNotSwingBetweenAllAndNothing) {
   Planner planner(table, options());
   int plain = 0;
   for (int round = 0; round < 100; ++round) {
-    const auto decisions =
-        test::decide_batch(planner, kBatch, 64, [&](int slot) { return looking_up(slot, 1 + (slot + round) % 8); });
+    const auto decisions = decide_batch(planner, kBatch, 64, [&](int slot) { return looking_up(slot, 1 + (slot + round) % 8); });
     plain += round >= 10 && guessing(decisions) < kBatch / 2;
-    for (int slot = 0; slot < kBatch; ++slot) {
-      const int gamma = decisions[size_t(slot)].gamma;
-      planner.record({.slot = slot, .drafted = gamma, .accepted = std::min(gamma, 1 + (slot + 3 * round) % 5)});
-    }
+    record_batch(planner, decisions, [&](int slot, const Decision& d) { return std::min(d.gamma, 1 + (slot + 3 * round) % 5); });
   }
   EXPECT_LE(plain, 3);
 }
@@ -73,19 +71,17 @@ TEST(PlannerOfABatch, LetsWhoHasNoLookupsDraftBesideThoseWhoDo) {
   int drafting = 0;
   std::vector<int> prepared(kBatch, kSelf);
   for (int round = 0; round < 60; ++round) {
-    const auto decisions = test::decide_batch(planner, kBatch, 64, [&](int slot) {
+    const auto decisions = decide_batch(planner, kBatch, 64, [&](int slot) {
       RequestView view{.slot = slot, .context_len = 20000, .arms = slot % 2 ? 1u << kSelf : 1u << kLookup};
       view.prepared = prepared[size_t(slot)];
       if (slot % 2 == 0) view.found[kLookup] = {7, 3};
       return view;
     });
-    for (int slot = 0; slot < kBatch; ++slot) {
-      const Decision& d = decisions[size_t(slot)];
+    record_batch(planner, decisions, [&](int slot, const Decision& d) {
       prepared[size_t(slot)] = d.learn;
       drafting += round >= 10 && d.arm == kSelf;
-      const int kept = d.arm == kSelf ? std::min(d.gamma, (slot + round) % 5) : d.gamma;
-      planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept});
-    }
+      return d.arm == kSelf ? std::min(d.gamma, (slot + round) % 5) : d.gamma;
+    });
   }
   EXPECT_GT(drafting, 100);
 }
@@ -99,12 +95,9 @@ TEST(PlannerOfABatch, LetsWhoHasLostGoOnWhileTheBatchGains) {
     planner.seed(kLookup, 0, middling, 1000, 3);
     int late = 0;
     for (int round = 0; round < 40; ++round) {
-      const auto decisions = test::decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 4); });
+      const auto decisions = decide_batch(planner, kBatch, 64, [](int slot) { return looking_up(slot, 4); });
       late += round >= 20 && decisions[0].gamma > 0;
-      for (int slot = 0; slot < kBatch; ++slot) {
-        const int gamma = decisions[size_t(slot)].gamma;
-        planner.record({.slot = slot, .drafted = gamma, .accepted = slot > 0 && others_gain ? gamma : 0});
-      }
+      record_batch(planner, decisions, [&](int slot, const Decision& d) { return slot > 0 && others_gain ? d.gamma : 0; });
     }
     EXPECT_EQ(late > 5, others_gain) << late;
   }
@@ -121,18 +114,16 @@ TEST(PlannerOfABatch, DoesNotStopLookupsForWhatIsLearnedInTheirRounds) {
   std::vector<int> prepared(kBatch, kSelf);
   for (int round = 0; round < 80; ++round) {
     const bool found = round % 2;
-    const auto decisions = test::decide_batch(planner, kBatch, 128, [&](int slot) {
+    const auto decisions = decide_batch(planner, kBatch, 128, [&](int slot) {
       RequestView view = looking_up(slot, found ? 4 : 0);
       view.arms |= 1u << kSelf, view.prepared = prepared[size_t(slot)];
       return view;
     });
-    for (int slot = 0; slot < kBatch; ++slot) {
-      const Decision& d = decisions[size_t(slot)];
+    record_batch(planner, decisions, [&](int slot, const Decision& d) {
       prepared[size_t(slot)] = d.learn;
       late += round >= 60 && d.arm == kLookup;
-      const int kept = d.arm == kSelf ? d.gamma : std::min(d.gamma, (slot + round / 2) % 3);
-      planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept});
-    }
+      return d.arm == kSelf ? d.gamma : std::min(d.gamma, (slot + round / 2) % 3);
+    });
   }
   EXPECT_GT(late, 40);
 }
@@ -153,8 +144,7 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
     std::array<double, kMaxPlannedDraft> sure;
     sure.fill(0.98);
     planner.seed(kLookup, 0, sure, 400, 3);
-    const auto decisions =
-        test::decide_batch(planner, kBatch, 256, [](int slot) { return looking_up(slot, slot == 0 ? 15 : 3); });
+    const auto decisions = decide_batch(planner, kBatch, 256, [](int slot) { return looking_up(slot, slot == 0 ? 15 : 3); });
     EXPECT_EQ(decisions[0].gamma > 7, wider_ms < 1) << decisions[0].gamma;
     EXPECT_EQ(guessing(decisions), kBatch);
   }
@@ -172,7 +162,7 @@ TEST(PlannerOfABatch, DoesNotTakeGuessesToBeFreeWhereLongOnesWereCheap) {
     for (int slot = 0; slot < kSlots; ++slot) planner.open(slot);
     for (int64_t made = 0; made < kSlots * kLength;) {
       const int64_t context = 200 + made / kSlots;
-      const auto decisions = test::decide_batch(planner, kSlots, 1024, [&](int slot) {
+      const auto decisions = decide_batch(planner, kSlots, 1024, [&](int slot) {
         RequestView view{.slot = slot, .context_len = context, .arms = 1};
         view.found[0] = loops ? Found{12, 4} : Found{1, 0};
         return view;
@@ -181,11 +171,11 @@ TEST(PlannerOfABatch, DoesNotTakeGuessesToBeFreeWhereLongOnesWereCheap) {
       for (const Decision& d : decisions) rows += d.gamma, widest = std::max(widest, 1.0 + d.gamma);
       table.verify.record({rows, kSlots, double(kSlots * context), widest},
           5.9 + 0.01 * (rows - kSlots) + (rows > kSlots + 1 ? 0.43 : 0) + (rows > 96 ? 0.3 : 0));
-      for (int slot = 0; slot < kSlots; ++slot) {
-        const int gamma = decisions[size_t(slot)].gamma, kept = loops ? gamma : gamma > 0 && ++tried % 40 == 0;
-        planner.record({.slot = slot, .drafted = gamma, .accepted = kept});
-        made += 1 + kept, guesses += gamma;
-      }
+      record_batch(planner, decisions, [&](int, const Decision& d) {
+        const int kept = loops ? d.gamma : d.gamma > 0 && ++tried % 40 == 0;
+        made += 1 + kept, guesses += d.gamma;
+        return kept;
+      });
     }
     EXPECT_TRUE(!loops || guesses > kSlots * kLength / 2) << guesses;
   }

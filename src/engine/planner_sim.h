@@ -1,13 +1,16 @@
 // Simulations: a planner at work over a synthetic text on a synthetic machine whose times look like measured ones. Times are
-// sums, chances come from a seeded generator: nothing here depends on a clock. For tests.
+// sums, chances come from a seeded generator: nothing here depends on a clock. And the best fixed choices to compare it with. For
+// tests.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/planner.h"
@@ -143,6 +146,49 @@ inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* pla
     }
   }
   return ms / double(made);
+}
+
+// Means over seeds, milliseconds a token. Cold: an empty table and no counts. Warm: after one other run of the same kind.
+struct Cell {
+  double cold = 0, warm = 0, plain = 0, best = 0;
+  Fixed choice;  // the best fixed one of `gammas`
+  double regret(double planned) const { return planned / best - 1; }
+};
+inline Cell measure(
+    Setup setup, const CostPriors& priors, const std::vector<Arm>& arms, const std::vector<int>& gammas, int seeds) {
+  const auto mean = [&](const std::function<double()>& once) {
+    double sum = 0;
+    for (int seed = 1; seed <= seeds; ++seed) setup.seed = uint64_t(seed), sum += once();
+    return sum / seeds;
+  };
+  const auto planned = [&](bool warm) {
+    return mean([&] {
+      CostTable table(priors);
+      Planner planner(table, {.arms = arms, .max_slots = setup.batch});
+      Setup first = setup;
+      first.seed += 100;
+      if (warm) run(first, arms, &planner, &table);
+      return run(setup, arms, &planner, &table);
+    });
+  };
+  Cell cell{.cold = planned(false), .warm = planned(true)};
+  cell.best = cell.plain = mean([&] { return run(setup, arms, nullptr, nullptr); });
+  for (int arm = 0; arm < int(arms.size()); ++arm)
+    for (int gamma : gammas) {
+      if (gamma > (arm == kNgram ? kFoundLength : arms[size_t(arm)].max_gamma)) continue;
+      const double ms = mean([&] { return run(setup, arms, nullptr, nullptr, {arm, gamma}); });
+      if (ms < cell.best) cell.best = ms, cell.choice = {arm, gamma};
+    }
+  return cell;
+}
+inline std::string description(const Setup& setup, const Cell& cell) {
+  return fmt::format("{}, context {}, batch {}, slope {}; best fixed: arm {} gamma {}, {} times plain", setup.text.name,
+      setup.context, setup.batch, setup.machine.slope, cell.choice.arm, cell.choice.gamma, cell.plain / cell.best);
+}
+inline std::string test_name(const Text& text) {
+  std::string name = text.name;
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
 }
 
 }

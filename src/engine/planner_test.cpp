@@ -11,28 +11,32 @@
 namespace hunch {
 namespace {
 
+using test::one_round;
+
 constexpr int kSelf = 0, kNgram = 1;
 
-CostTable known_table() {  // eight rows for the price of one, draft steps a tenth of it
-  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
-  for (int i = 0; i < 30; ++i)
-    for (int batch : {1, 2, 4, 8})
-      for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) {
-        table.verify.record({rows * batch, batch, 20000.0 * batch}, 1 + batch * 3.5 * (1 + 0.02 * rows));
-        table.drafts[0].step.record({double(batch), batch, 600.0 * batch}, 0.2 + 0.1 * batch);
-        table.drafts[0].learn.record({double(batch), batch, 20000.0 * batch}, 0.3 * batch);
-      }
-  return table;
+const CostTable& known_table() {  // eight rows for the price of one, draft steps a tenth of it
+  static const CostTable known = [] {
+    CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+    for (int i = 0; i < 30; ++i)
+      for (int batch : {1, 2, 4, 8})
+        for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) {
+          table.verify.record({rows * batch, batch, 20000.0 * batch}, 1 + batch * 3.5 * (1 + 0.02 * rows));
+          table.drafts[0].step.record({double(batch), batch, 600.0 * batch}, 0.2 + 0.1 * batch);
+          table.drafts[0].learn.record({double(batch), batch, 20000.0 * batch}, 0.3 * batch);
+        }
+    return table;
+  }();
+  return known;
 }
-PlannerOptions options(int slots) {
+PlannerOptions options(int slots = 1) {
   return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "ngram", .prior_acceptance = 0.6}},
       .max_slots = slots};
 }
 RequestView view(int slot = 0) { return {.slot = slot, .context_len = 20000, .prepared = kSelf}; }
 
 TEST(Planner, DraftsWhereItPaysAndLearnsForTheNextRound) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   const Decision d = planner.decide(view());
   EXPECT_EQ(d.arm, kSelf);
   EXPECT_GE(d.gamma, 3);
@@ -42,8 +46,7 @@ TEST(Planner, DraftsWhereItPaysAndLearnsForTheNextRound) {
 }
 
 TEST(Planner, LearnsFirstWhereNothingIsPrepared) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   RequestView unprepared = view();
   unprepared.prepared = -1;
   const Decision d = planner.decide(unprepared);
@@ -53,8 +56,7 @@ TEST(Planner, LearnsFirstWhereNothingIsPrepared) {
 }
 
 TEST(Planner, ObeysRoomArmsAndWhatWasFound) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   for (int room = 0; room <= 16; ++room)
     for (uint32_t arms = 0; arms < 4; ++arms)
       for (int found = 0; found <= 16; found += 4) {
@@ -62,20 +64,18 @@ TEST(Planner, ObeysRoomArmsAndWhatWasFound) {
         RequestView v = view();
         v.room = room, v.arms = arms;
         v.found[kNgram] = {found, 7};
-        const Decision d = planner.decide(v);
+        const Decision d = one_round(planner, v, test::all);
         EXPECT_LE(d.gamma, room);
         EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
         if (d.arm != kPlain) { EXPECT_TRUE(arms >> d.arm & 1); }
         if (d.learn >= 0) { EXPECT_TRUE(arms >> d.learn & 1); }
         if (d.arm == kNgram) { EXPECT_LE(d.gamma, found); }
-        planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.gamma});
       }
 }
 
 TEST(Planner, KeepsToTheBudgetOfRowsAndDropsDraftsFirst) {
-  const CostTable table = known_table();
   for (int budget = 8; budget <= 60; ++budget) {
-    Planner planner(table, options(8));
+    Planner planner(known_table(), options(8));
     int rows = 0;
     for (const Decision& d : test::decide_batch(planner, 8, budget, [](int slot) { return view(slot); })) {
       rows += 1 + d.gamma;
@@ -87,32 +87,28 @@ TEST(Planner, KeepsToTheBudgetOfRowsAndDropsDraftsFirst) {
 }
 
 TEST(Planner, DecidesTheSameFromTheSamePast) {
-  const CostTable table = known_table();
   std::array<std::vector<int>, 2> streams;
   for (auto& stream : streams) {
-    Planner planner(table, options(1));
+    Planner planner(known_table(), options());
     for (int round = 0; round < 300; ++round) {
       RequestView v = view();
       if (round % 3 == 0) v.found[kNgram] = {6, round % 8};
-      const Decision d = planner.decide(v);
+      const Decision d = one_round(planner, v, [&](const Decision& made) { return round * 7 % (made.gamma + 1); });
       stream.push_back(d.arm * 100 + d.gamma);
-      planner.record({.slot = 0, .drafted = d.gamma, .accepted = round * 7 % (d.gamma + 1)});
     }
   }
   EXPECT_EQ(streams[0], streams[1]);
 }
 
 TEST(Planner, StopsDraftingWhenNothingIsKeptAndStartsAgainWhenTheTextTurns) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   RequestView v = view();
   const auto rounds = [&](int count, bool good) {
     int drafted = 0;
     for (int i = 0; i < count; ++i) {
-      const Decision d = planner.decide(v);
+      const Decision d = one_round(planner, v, good ? test::all : test::none);
       v.prepared = d.learn;
       drafted += d.gamma;
-      planner.record({.slot = 0, .drafted = d.gamma, .accepted = good ? d.gamma : 0});
     }
     return drafted;
   };
@@ -124,38 +120,30 @@ TEST(Planner, StopsDraftingWhenNothingIsKeptAndStartsAgainWhenTheTextTurns) {
 }
 
 TEST(Planner, ANewRequestStartsFromWhatEarlierOnesSaw) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   for (int request = 0; request < 12; ++request) {
     planner.open(0);
     RequestView v = view();
-    for (int round = 0; round < 60; ++round) {
-      const Decision d = planner.decide(v);
-      v.prepared = d.learn;
-      planner.record({.slot = 0, .drafted = d.gamma, .accepted = 0});
-    }
+    for (int round = 0; round < 60; ++round) v.prepared = one_round(planner, v, test::none).learn;
   }
   planner.open(0);
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
   EXPECT_LT(planner.acceptance(kSelf, 20000)[0], 0.4);
-  EXPECT_GT(Planner(table, options(1)).acceptance(kSelf, 20000)[0], 0.8);
+  EXPECT_GT(Planner(known_table(), options()).acceptance(kSelf, 20000)[0], 0.8);
 }
 
 TEST(Planner, LooksUpByMatchQuality) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   RequestView v = view();
   v.arms = 1u << kNgram;
   for (int round = 0; round < 400; ++round) {
     const int quality = round % 2 ? 7 : 0;
     v.found[kNgram] = {8, quality};
-    const Decision d = planner.decide(v);
-    planner.record({.slot = 0, .drafted = d.gamma, .accepted = quality == 7 ? d.gamma : 0});
+    one_round(planner, v, quality == 7 ? test::all : test::none);
   }
   EXPECT_GT(planner.acceptance(kNgram, 20000, 7)[0], planner.acceptance(kNgram, 20000, 0)[0] + 0.3);
   v.found[kNgram] = {8, 7};
-  const int good = planner.decide(v).gamma;
-  planner.record({.slot = 0, .drafted = good, .accepted = good});
+  const int good = one_round(planner, v, test::all).gamma;
   v.found[kNgram] = {8, 0};
   EXPECT_LT(planner.decide(v).gamma, good);
 }
@@ -170,10 +158,8 @@ TEST(Planner, LookupsThatFailCostNoMoreThanMayBeLost) {
   v.found[0] = {16, 7};
   double lost = 0;
   for (int round = 0; round < 100; ++round) {
-    const int gamma = planner.decide(v).gamma;
-    lost += gamma / 4.0;
+    lost += one_round(planner, v, test::none).gamma / 4.0;
     EXPECT_LE(lost, 1.1 * (lookups.loss_free + lookups.loss_share * round)) << round;
-    planner.record({.slot = 0, .drafted = gamma});
   }
   EXPECT_GT(lost, 1);
 }
@@ -186,7 +172,7 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
     table.drafts[0].step.record({1, 1, 600}, 0.5), table.drafts[0].learn.record({1, 1, 20000}, 0.05);
     for (double rows : {1.0, 6.0}) table.drafts[1].step.record({rows, 1, 20000}, 0.09);
   }
-  PlannerOptions with_network = options(1);
+  PlannerOptions with_network = options();
   Arm network{.name = "network", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6};
   with_network.arms.push_back(network);
   network.name = "network tree", network.width = 6, network.max_gamma = 8, network.prior_acceptance = 0.75;
@@ -198,9 +184,7 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
   for (int round = 0; round < 60; ++round) {
     RequestView v = view();
     v.found[kNgram] = {12, 7};
-    const Decision d = planner.decide(v);
-    others += round >= 5 && d.arm != kNgram;
-    planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.gamma});
+    others += one_round(planner, v, test::all).arm != kNgram && round >= 5;
   }
   EXPECT_LE(others, 3);
   // Nor is the next request's time filled with them before its own matches come.
@@ -218,22 +202,22 @@ TEST(Planner, DoesNotProbeBetweenMatchesWhatMakesLess) {
     for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) table.verify.record({rows, 1, 20000}, 0.3 + 0.01 * rows);
     table.drafts[0].step.record({1, 1, 600}, 0.26), table.drafts[0].learn.record({1, 1, 20000}, 0.01);
   }
-  Planner planner(table, options(1));
+  Planner planner(table, options());
   int self = 0;
   for (int round = 0; round < 200; ++round) {
     RequestView v = view();
     if (round % 4 < 2) v.found[kNgram] = {8, 7};
-    const Decision d = planner.decide(v);
-    self += d.arm == kSelf;
-    planner.record({.slot = 0, .drafted = d.gamma, .accepted = d.arm == kSelf && self % 3 == 0 ? 1 : d.gamma});
+    one_round(planner, v, [&](const Decision& d) {
+      self += d.arm == kSelf;
+      return d.arm == kSelf && self % 3 == 0 ? 1 : d.gamma;
+    });
   }
   EXPECT_LE(self, 1);
 }
 
 TEST(Planner, WhoInsistsGuessesInEveryRoundAndAsMuchAsPays) {
-  const CostTable table = known_table();
   for (const bool good : {false, true}) {
-    Planner planner(table, options(2));
+    Planner planner(known_table(), options(2));
     std::array<RequestView, 2> views{view(0), view(1)};
     views[0].arms = 1u << kSelf, views[0].insists = true;
     views[1].arms = 0;
@@ -255,8 +239,7 @@ TEST(Planner, WhoInsistsGuessesInEveryRoundAndAsMuchAsPays) {
 }
 
 TEST(Planner, AProfileIsAPrior) {
-  const CostTable table = known_table();
-  Planner planner(table, options(1));
+  Planner planner(known_table(), options());
   const double never[] = {0.1, 0.1};
   EXPECT_GT(planner.acceptance(kSelf, 20000)[0], 0.2);
   planner.seed(kSelf, 20000, never, 200);

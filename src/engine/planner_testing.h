@@ -1,4 +1,4 @@
-// For tests of the planner: decisions for a full batch.
+// For tests of the planner: rounds of one request, decisions for a full batch.
 #pragma once
 
 #include <vector>
@@ -16,5 +16,24 @@ std::vector<Decision> decide_batch(Planner& planner, int count, int budget, View
   planner.decide(views, decisions, budget);
   return decisions;
 }
+
+// Of each of them `kept(slot, decision)` guesses were kept.
+template <class Kept>
+void record_batch(Planner& planner, const std::vector<Decision>& decisions, Kept kept) {
+  for (int slot = 0; slot < int(decisions.size()); ++slot) {
+    const Decision& d = decisions[size_t(slot)];
+    planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept(slot, d)});
+  }
+}
+
+// A round of one request, of whose guesses `kept(decision)` are kept.
+template <class Kept>
+Decision one_round(Planner& planner, const RequestView& view, Kept kept) {
+  const Decision d = planner.decide(view);
+  planner.record({.slot = view.slot, .drafted = d.gamma, .accepted = kept(d)});
+  return d;
+}
+inline int all(const Decision& d) { return d.gamma; }
+inline int none(const Decision&) { return 0; }
 
 }

@@ -47,7 +47,6 @@ std::vector<Text> texts() {
 class TreeArms : public testing::TestWithParam<int> {};
 
 TEST_P(TreeArms, AreChosenWhereTheyPayAndNeverBelowPlainDecoding) {
-  constexpr int kSeeds = 3;
   constexpr double kMean = 0.08, kWorst = 0.27, kPlainLeast = 0.97;
   const Text text = texts()[size_t(GetParam())];
   double regret = 0, count = 0;
@@ -56,51 +55,22 @@ TEST_P(TreeArms, AreChosenWhereTheyPayAndNeverBelowPlainDecoding) {
     for (const double context : {64.0, 4096.0, 28672.0})
       for (const int batch : {1, 4}) {
         if (batch > 1 && slope > 1) continue;
-        sim::Setup setup{{slope}, text, context, batch};
-        const auto mean = [&](const auto& once) {
-          double sum = 0;
-          for (int seed = 1; seed <= kSeeds; ++seed) setup.seed = uint64_t(seed), sum += once();
-          return sum / kSeeds;
-        };
-        const auto planned = [&](bool warm) {
-          return mean([&] {
-            CostTable table(priors());
-            Planner planner(table, {.arms = arms(), .max_slots = batch});
-            sim::Setup first = setup;
-            first.seed += 100;
-            if (warm) run(first, arms(), &planner, &table);
-            return run(setup, arms(), &planner, &table);
-          });
-        };
-        const double plain = mean([&] { return run(setup, arms(), nullptr, nullptr); });
-        double best = plain;
-        Fixed choice;
-        for (int arm = 0; arm < 4; ++arm)
-          for (int gamma : {1, 2, 3, 4, 5, 7, 8, 10, 13}) {
-            if ((arm == kNgram && gamma > kFoundLength) || (arm == kTree && gamma > 8)) continue;
-            const double ms = mean([&] { return run(setup, arms(), nullptr, nullptr, {arm, gamma}); });
-            if (ms < best) best = ms, choice = {arm, gamma};
-          }
-        trees += choice.arm == kTree;
-        SCOPED_TRACE(testing::Message() << text.name << ", context " << context << ", batch " << batch << ", slope " << slope
-                                        << "; best fixed: arm " << choice.arm << " gamma " << choice.gamma << ", " << plain / best
-                                        << " times plain");
-        const double warm = planned(true), cold = planned(false);
-        EXPECT_LE(warm / best - 1, kWorst);
-        EXPECT_GE(plain / warm, kPlainLeast);
-        EXPECT_GE(plain / cold, kPlainLeast);
-        regret += warm / best - 1, ++count;
+        const sim::Setup setup{{slope}, text, context, batch};
+        const Cell cell = measure(setup, priors(), arms(), {1, 2, 3, 4, 5, 7, 8, 10, 13}, 3);
+        trees += cell.choice.arm == kTree;
+        SCOPED_TRACE(description(setup, cell));
+        EXPECT_LE(cell.regret(cell.warm), kWorst);
+        EXPECT_GE(cell.plain / cell.warm, kPlainLeast);
+        EXPECT_GE(cell.plain / cell.cold, kPlainLeast);
+        regret += cell.regret(cell.warm), ++count;
       }
   EXPECT_LE(regret / count, kMean);
   RecordProperty("warm_regret", std::to_string(regret / count));
   if (text.name == std::string("tree")) { EXPECT_GE(trees, 3) << "a tree is the best choice now and then"; }
 }
 
-INSTANTIATE_TEST_SUITE_P(Planner, TreeArms, testing::Range(0, int(texts().size())), [](const auto& which) {
-  std::string name = texts()[size_t(which.param)].name;
-  std::replace(name.begin(), name.end(), ' ', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Planner, TreeArms, testing::Range(0, int(texts().size())),
+    [](const auto& which) { return test_name(texts()[size_t(which.param)]); });
 
 // Rows hide behind memory up to 64, a step of the network costs next to nothing.
 CostTable wide_table() {
