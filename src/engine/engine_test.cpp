@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/test_results.h"
 #include "engine/defaults.h"
 #include "engine/test_engines.h"
 #include "engine/toy_parts.h"
@@ -278,12 +279,6 @@ TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
   EXPECT_EQ(test::generate(*engine, r).tokens, all);
 }
 
-template <class T>
-void expect_error(const Result<T>& got, const char* words) {
-  ASSERT_FALSE(got.ok()) << words;
-  EXPECT_NE(got.error().message.find(words), std::string::npos) << got.error().message;
-}
-
 TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
   auto engine = load(64, 96);
   Request empty = request(1, 5), outside = request(5, 5), negative = request(5, 5), none = request(5, 5);
@@ -300,7 +295,7 @@ TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
       {"unknown metric 'entropy'", metric},
       {"spread needs a weight metric", spread},
   };
-  for (const auto& [message, bad] : cases) expect_error(engine->generate(bad), message);
+  for (const auto& [message, bad] : cases) test::expect_error(engine->generate(bad), message);
   EXPECT_EQ(test::generate(*engine, request(50, 5)).tokens.size(), 5u) << "the engine still works";
 }
 
@@ -316,7 +311,7 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
       {"max draft is 0", {.model = model, .max_draft = 0}},
       {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}},
   };
-  for (const auto& [message, options] : cases) expect_error(Engine::load(options), message);
+  for (const auto& [message, options] : cases) test::expect_error(Engine::load(options), message);
 }
 
 TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
