@@ -1,5 +1,5 @@
-// MaskWorkers: threads that fill the masks of grammars while the engine's own lists a pass and a device runs it. A mask over
-// 150,000 tokens takes up to a millisecond, and every request of a batch has its own.
+// MaskWorkers: threads that fill the masks of grammars while the engine's own lists a pass for a device: one over 150,000 tokens
+// takes up to a millisecond.
 #pragma once
 
 #include <condition_variable>

@@ -77,7 +77,7 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
   EXPECT_GT(accepted, 20);
 }
 
-// Masks of a crowd are filled by other threads (MaskWorkers), while guesses come and go and requests end.
+// Masks are filled by other threads (MaskWorkers) while guesses come and go.
 TEST_P(Device, CrowdsUnderGrammarsSayWhatEachSaysAlone) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
   EngineOptions options = tiny("qwen3-tied");
@@ -382,7 +382,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       }
 }
 
-// Of who names no rule and no seed: trees of rule ratio would need the host.
+// Of who names no rule and no seed.
 TEST(LateDevice, DecidesTreesByMatch) {
   for (const char* device : {"reference", "late"}) {
     EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
