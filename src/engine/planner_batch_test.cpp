@@ -179,7 +179,7 @@ TEST(PlannerOfABatch, DoesNotTakeGuessesToBeFreeWhereLongOnesWereCheap) {
     }
     EXPECT_TRUE(!loops || guesses > kSlots * kLength / 2) << guesses;
   }
-  EXPECT_LT(guesses, 2 * kLength);  // in some 128 steps
+  EXPECT_LT(guesses, 2 * kLength);
 }
 
 }

@@ -126,6 +126,11 @@ def test_lookup_is_the_same_with_speculation(hunch):
   assert plain["found"] == guessed["found"] and plain["questions"] == 3 and guessed["drafter"] == "self", (plain, guessed)
 
 
+def test_ssv_prints_a_table(hunch):
+  nsa = hunch.model.replace("34m", "nsa-8m")
+  assert "lossless" in hunch("bench", "ssv", "-m", nsa, "-c", "1200", "--contexts", "1024", "--books", "1", "-n", "2").out
+
+
 def test_report_is_one_page_of_what_bench_printed(hunch):
   rows = hunch.bench(*SMALL, "-o", "jsonl").out
   result = hunch("report", hunch.file("rows.jsonl", rows.encode()))
