@@ -47,6 +47,17 @@ inline ApiError refusal(Endpoint endpoint, std::string_view body, const ServedMo
   return {.status = 200, .message = "accepted"};
 }
 
+using Pointed = std::initializer_list<std::pair<const char*, json>>;
+
+// What `answer` holds at places that JSON pointers name.
+inline void expect_at(const json& answer, Pointed wanted, const Place& place = Place::current()) {
+  for (const auto& [path, value] : wanted) {
+    const json::json_pointer at(path);
+    const json found = answer.contains(at) ? answer.at(at) : json("missing");
+    if (found != value) ADD_FAILURE_AT(place.file_name(), int(place.line())) << path << ": " << found << ", not " << value;
+  }
+}
+
 // The answer to a body that does not stream.
 inline json answer(Endpoint endpoint, const json& body, ApiLimits limits = {}) {
   const auto made = call(endpoint, body, limits);

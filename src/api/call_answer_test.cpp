@@ -13,6 +13,8 @@ using namespace nlohmann::literals;
 constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
 const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
 
+json choice_of(const json& body) { return answer(kText, body)["choices"][0]; }
+
 // So many of the likeliest tokens, whatever they are.
 json greedy(int max_tokens, json body) {
   body.update({{"max_tokens", max_tokens}, {"temperature", 0}, {"ignore_eos", true}});
@@ -22,7 +24,7 @@ json greedy(int max_tokens, json body) {
 // A completion's chunks put together again.
 struct Joined {
   std::string text, finish;
-  std::vector<json> logprobs, offsets, tops, tokens, ids;
+  std::vector<json> logprobs, offsets, tops, ids;
 };
 Joined joined(const std::vector<json>& chunks, size_t index = 0) {
   Joined out;
@@ -35,10 +37,8 @@ Joined joined(const std::vector<json>& chunks, size_t index = 0) {
       if (!choice["finish_reason"].is_null()) out.finish = choice["finish_reason"];
       const json& l = choice["logprobs"];
       const auto add = [](std::vector<json>& to, const json& from) { to.insert(to.end(), from.begin(), from.end()); };
-      if (l.is_object() && l.contains("content")) add(out.logprobs, l["content"]);
-      else if (l.is_object())
-        add(out.logprobs, l["token_logprobs"]), add(out.offsets, l["text_offset"]), add(out.tops, l["top_logprobs"]),
-            add(out.tokens, l["tokens"]);
+      if (l.is_object())
+        add(out.logprobs, l["token_logprobs"]), add(out.offsets, l["text_offset"]), add(out.tops, l["top_logprobs"]);
       if (choice.contains("token_ids")) add(out.ids, choice["token_ids"]);
     }
   return out;
@@ -46,31 +46,24 @@ Joined joined(const std::vector<json>& chunks, size_t index = 0) {
 
 TEST(Answer, OfACompletionHasOpenAisShape) {
   const json a = answer(kText, greedy(12, {{"prompt", "The captain"}}));
-  EXPECT_EQ(a["object"], "text_completion");
-  EXPECT_EQ(a["model"], "wren");
   EXPECT_TRUE(a["id"].get<std::string>().starts_with("cmpl-"));
   EXPECT_TRUE(a["created"].is_number_integer());
   ASSERT_EQ(a["choices"].size(), 1u);
-  const json& choice = a["choices"][0];
-  EXPECT_EQ(choice["index"], 0);
-  EXPECT_EQ(choice["finish_reason"], "length");
-  EXPECT_TRUE(choice["logprobs"].is_null());
-  EXPECT_TRUE(choice["stop_reason"].is_null());
-  EXPECT_EQ(a["usage"]["completion_tokens"], 12);
-  EXPECT_EQ(a["usage"]["total_tokens"], 12 + a["usage"]["prompt_tokens"].get<int>());
+  expect_at(a["choices"][0], {{"/index", 0}, {"/finish_reason", "length"}, {"/logprobs", nullptr}, {"/stop_reason", nullptr}});
+  expect_at(a, {{"/object", "text_completion"}, {"/model", "wren"}, {"/metrics/lossless", true}});
+  const int prompt_tokens = a["usage"]["prompt_tokens"];
+  expect_at(a["usage"], {{"/completion_tokens", 12}, {"/total_tokens", 12 + prompt_tokens}});
   EXPECT_TRUE(a["usage"]["prompt_tokens_details"]["cached_tokens"].is_number());
   for (const char* key :
       {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms", "predicted_per_second", "draft_n", "draft_n_accepted"})
     EXPECT_TRUE(a["timings"].contains(key)) << key;
-  EXPECT_EQ(a["metrics"]["lossless"], true);
 }
 
 TEST(Answer, OfAChatHasOpenAisShape) {
   const json a = answer(kChat, greedy(8, {{"messages", kHello}, {"logprobs", true}, {"top_logprobs", 2}}));
-  EXPECT_EQ(a["object"], "chat.completion");
   EXPECT_TRUE(a["id"].get<std::string>().starts_with("chatcmpl-"));
   const json& choice = a["choices"][0];
-  EXPECT_EQ(choice["message"]["role"], "assistant");
+  expect_at(a, {{"/object", "chat.completion"}, {"/choices/0/message/role", "assistant"}});
   EXPECT_TRUE(choice["message"]["content"].is_string());
   ASSERT_EQ(choice["logprobs"]["content"].size(), 8u);
   for (const json& token : choice["logprobs"]["content"]) {
@@ -87,17 +80,16 @@ TEST(Answer, CountsSpeculationInVllmsWords) {
   const json a = answer(kText, body, {.speculation_metrics = ApiLimits::SpeculationMetrics::Detailed});
   const json& s = a["metrics"]["speculative_decoding"];
   ASSERT_GT(s["num_spec_steps"], 0);
-  EXPECT_EQ(s["num_spec_tokens"], 4);
   ASSERT_GE(s["acceptance_histogram"].size(), 5u);
   int64_t steps = 0, accepted = 0, drafted = 0;
   for (size_t i = 0; i < s["acceptance_histogram"].size(); ++i) {
     const int64_t n = s["acceptance_histogram"][i];
     steps += n, accepted += n * int64_t(i);
   }
-  EXPECT_EQ(steps, s["num_spec_steps"]);
-  EXPECT_EQ(accepted, s["num_accepted_draft_tokens"]);
   for (const json& n : s["per_step_drafted"]) drafted += n.get<int64_t>();
-  EXPECT_EQ(drafted, s["num_draft_tokens"]);
+  expect_at(s,
+      {{"/num_spec_steps", steps}, {"/num_accepted_draft_tokens", accepted}, {"/num_draft_tokens", drafted},
+          {"/num_spec_tokens", 4}});
   EXPECT_EQ(s["per_step_accepted"].size(), size_t(steps));
   EXPECT_DOUBLE_EQ(s["mean_acceptance_length"], 1 + double(accepted) / double(steps));
   EXPECT_EQ(a["timings"]["draft_n"], drafted);
@@ -108,8 +100,7 @@ TEST(Answer, CountsSpeculationInVllmsWords) {
 
 // What lm-evaluation-harness does: the continuation is part of the prompt, and its values decide.
 TEST(Answer, EchoScoresAPromptWithTheVeryValuesOfItsGeneration) {
-  const json made = answer(kText, greedy(20, R"({"prompt":[1,20,300,4000],"logprobs":1,"return_token_ids":true})"_json));
-  const json& first = made["choices"][0];
+  const json first = choice_of(greedy(20, R"({"prompt":[1,20,300,4000],"logprobs":1,"return_token_ids":true})"_json));
   json prompt{1, 20, 300, 4000};
   for (const json& id : first["token_ids"]) prompt.push_back(id);
   for (const int max_tokens : {0, 1}) {
@@ -141,30 +132,26 @@ TEST(Answer, HasAChoiceForEachPromptAndSample) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a["choices"][i]["index"], i);
   EXPECT_NE(a["choices"][0]["text"], a["choices"][1]["text"]);
   body["prompt"] = "A ship", body["n"] = 1;
-  EXPECT_EQ(a["choices"][2]["text"], answer(kText, body)["choices"][0]["text"]);
+  EXPECT_EQ(a["choices"][2]["text"], choice_of(body)["text"]);
   EXPECT_EQ(a["usage"]["completion_tokens"], 24);
 }
 
 TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
   const json body = greedy(30, {{"prompt", "The captain looked at the"}});
-  const std::string whole = answer(kText, body)["choices"][0]["text"];
-  json stopping = body;
+  const std::string whole = choice_of(body)["text"];
+  json stopping = body, by_id = body;
   const std::string stop = whole.substr(whole.size() / 2, 4);
   stopping["stop"] = stop;
-  const size_t at = whole.find(stop);
-  const json cut = answer(kText, stopping)["choices"][0];
-  EXPECT_EQ(cut["text"], whole.substr(0, at));
-  EXPECT_EQ(cut["finish_reason"], "stop");
-  EXPECT_EQ(cut["stop_reason"], stop);
+  const std::string cut = whole.substr(0, whole.find(stop));
+  expect_at(choice_of(stopping), {{"/text", cut}, {"/finish_reason", "stop"}, {"/stop_reason", stop}});
   stopping["include_stop_str_in_output"] = true;
-  EXPECT_EQ(answer(kText, stopping)["choices"][0]["text"], whole.substr(0, at + stop.size()));
+  EXPECT_EQ(choice_of(stopping)["text"], cut + stop);
   stopping["stream"] = true;
-  EXPECT_EQ(joined(chunks(kText, stopping)).text, whole.substr(0, at + stop.size()));
-  json by_id = body;
+  EXPECT_EQ(joined(chunks(kText, stopping)).text, cut + stop);
   by_id["return_token_ids"] = true;
-  const json ids = answer(kText, by_id)["choices"][0]["token_ids"];
+  const json ids = choice_of(by_id)["token_ids"];
   by_id["stop_token_ids"] = {ids[10]};
-  EXPECT_EQ(answer(kText, by_id)["choices"][0]["stop_reason"], ids[10]);
+  EXPECT_EQ(choice_of(by_id)["stop_reason"], ids[10]);
 }
 
 json tools() {
@@ -176,38 +163,33 @@ json tools() {
 TEST(Tools, ForceASchemaAndReadItsReply) {
   json body{{"messages", kHello}, {"tools", tools()}, {"tool_choice", "required"}, {"parallel_tool_calls", false}};
   auto made = call(kChat, body);
-  StructuredOutput form = made->request(0).structured;
+  const StructuredOutput form = made->request(0).structured;
   ASSERT_EQ(form.kind, StructuredOutput::Kind::JsonSchema);
-  const json schema = json::parse(form.text);
-  EXPECT_EQ(schema["items"]["anyOf"].size(), 2u);
-  EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["name"]["const"], "look");
-  const json& look = schema["$defs"]["0"];  // references look at the root
-  EXPECT_EQ(schema["items"]["anyOf"][0]["properties"]["parameters"]["$ref"], "#/$defs/0");
-  EXPECT_EQ(look["properties"]["at"]["$ref"], "#/$defs/0/$defs/T");
-  EXPECT_EQ(look["properties"]["or"]["$ref"], "#/$defs/0");
-  EXPECT_EQ(look["properties"]["c"]["enum"][0]["$ref"], "#") << "data";
-  EXPECT_EQ(schema["items"]["anyOf"][1]["properties"]["parameters"], json::parse(R"({"type":"object","properties":{}})"));
+  const json schema = json::parse(form.text), &items = schema["items"]["anyOf"];
+  EXPECT_EQ(items.size(), 2u);
+  expect_at(items,
+      {{"/0/properties/name/const", "look"}, {"/0/properties/parameters/$ref", "#/$defs/0"},
+          {"/1/properties/parameters", R"({"type":"object","properties":{}})"_json}});
+  // References look at the root; what stands in an enum is data.
+  expect_at(schema["$defs"]["0"]["properties"],
+      {{"/at/$ref", "#/$defs/0/$defs/T"}, {"/or/$ref", "#/$defs/0"}, {"/c/enum/0/$ref", "#"}});
   EXPECT_EQ(schema["maxItems"], 1);
   Generation g;
   g.finish = FinishReason::Stop;
   g.text = R"([{"name": "look", "parameters": {"at": "sea"}}])";
   const json whole = json::parse(made->answer({g}))["choices"][0];
-  EXPECT_EQ(whole["finish_reason"], "tool_calls");
-  EXPECT_TRUE(whole["message"]["content"].is_null());
+  expect_at(whole, {{"/finish_reason", "tool_calls"}, {"/message/content", nullptr}});
   ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u);
-  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "look");
-  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], R"({"at": "sea"})");
-  EXPECT_EQ(whole["message"]["tool_calls"][0]["type"], "function");
+  expect_at(whole["message"]["tool_calls"][0],
+      {{"/type", "function"}, {"/function/name", "look"}, {"/function/arguments", R"({"at": "sea"})"}});
 
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "wait"}}}};
   body["stream"] = true;
   made = call(kChat, body);
   EXPECT_EQ(json::parse(made->request(0).structured.text)["type"], "object");
-  std::string events = made->opening();
   g.text = "{}";
-  events += made->token(0, {.text = "{"});
-  events += made->ended(0, g);
-  events += made->closing();
+  std::string events = made->opening();
+  events += made->token(0, {.text = "{"}), events += made->ended(0, g), events += made->closing();
   for (const char* part : {R"("tool_calls":[{"index":0,"id":"call_)", R"("name":"wait","arguments":"{"}}])",
            R"("tool_calls":[{"index":0,"function":{"arguments":"}"}}])", R"("finish_reason":"tool_calls")"})
     expect_part(events, part);
@@ -245,13 +227,10 @@ TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
   said.text = "<think></think>Done.";
   const Tokenizer& tokenizer = served_engine().tokenizer();
   called.tokens = *tokenizer.encode(called.text, {.add_bos = false});
-  const json a = json::parse(made->answer({called, said}));
-  const json& first = a["choices"][0]["message"];
-  EXPECT_EQ(first["reasoning_content"], "Well.");
-  EXPECT_EQ(first["reasoning"], "Well.");
-  EXPECT_EQ(first["tool_calls"][0]["function"]["arguments"], R"({"at": "it"})");
-  EXPECT_EQ(a["choices"][0]["finish_reason"], "tool_calls");
-  EXPECT_EQ(a["choices"][1]["message"]["content"], "Done.");
+  const json a = json::parse(made->answer({called, said})), &choices = a["choices"];
+  expect_at(choices[0]["message"],
+      {{"/reasoning_content", "Well."}, {"/reasoning", "Well."}, {"/tool_calls/0/function/arguments", R"({"at": "it"})"}});
+  expect_at(choices, {{"/0/finish_reason", "tool_calls"}, {"/1/message/content", "Done."}, {"/1/finish_reason", "stop"}});
   // Of its tokens those count that lie, wholly or in part, between the first mark's last byte and the second one's.
   const size_t from = called.text.find(">"), to = called.text.find("</think>") + 8;
   int64_t thoughts = 0;
@@ -262,7 +241,6 @@ TEST(Tools, AndThoughtsAreReadAsTheServerWasTold) {
   }
   EXPECT_GT(thoughts, 3);
   EXPECT_EQ(a["usage"]["completion_tokens_details"]["reasoning_tokens"], thoughts);
-  EXPECT_EQ(a["choices"][1]["finish_reason"], "stop");
 }
 
 TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
@@ -302,20 +280,14 @@ TEST(Stream, HasTheTextAndScoresOfTheWholeAnswer) {
     json body{{"prompt", "Über 你好 🙂 one two one two one two"}, {"max_tokens", 60}, {"temperature", 1.5}, {"seed", 11},
         {"logprobs", 2}, {"ignore_eos", true}, {"return_token_ids", true}};
     body["speculative_config"] = speculate ? json{{"method", "ngram"}, {"rule", "match"}} : json("off");
-    const json whole = answer(kText, body)["choices"][0];
+    const json whole = choice_of(body);
     body["stream"] = true;
     const auto parts = chunks(kText, body);
     const Joined all = joined(parts);
-    EXPECT_EQ(all.text, whole["text"]);
-    EXPECT_EQ(all.finish, whole["finish_reason"]);
-    EXPECT_EQ(json(all.logprobs), whole["logprobs"]["token_logprobs"]);
-    EXPECT_EQ(json(all.tops), whole["logprobs"]["top_logprobs"]);
-    EXPECT_EQ(json(all.offsets), whole["logprobs"]["text_offset"]);
-    EXPECT_EQ(json(all.ids), whole["token_ids"]);
+    expect_at(whole, {{"/text", all.text}, {"/finish_reason", all.finish}, {"/token_ids", all.ids}});
+    expect_at(whole["logprobs"], {{"/token_logprobs", all.logprobs}, {"/top_logprobs", all.tops}, {"/text_offset", all.offsets}});
     for (const json& part : parts) {
-      EXPECT_EQ(part["id"], parts[0]["id"]);
-      EXPECT_EQ(part["created"], parts[0]["created"]);
-      EXPECT_EQ(part["object"], "text_completion");
+      expect_at(part, {{"/id", parts[0]["id"]}, {"/created", parts[0]["created"]}, {"/object", "text_completion"}});
       EXPECT_FALSE(part.contains("usage"));
     }
     EXPECT_TRUE(parts.back().contains("metrics") && parts.back().contains("timings"));
@@ -326,18 +298,13 @@ TEST(Stream, OfAChatBeginsWithTheRoleAndEndsWithUsage) {
   const json body = greedy(12, {{"messages", kHello}, {"stream", true}, {"n", 2}, {"stream_options", {{"include_usage", true}}}});
   const auto parts = chunks(kChat, body);
   ASSERT_GT(parts.size(), 4u);
-  for (size_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(parts[i]["choices"][0]["delta"]["role"], "assistant");
-    EXPECT_EQ(parts[i]["choices"][0]["index"], i);
-    EXPECT_EQ(parts[i]["object"], "chat.completion.chunk");
-  }
+  for (size_t i = 0; i < 2; ++i)
+    expect_at(parts[i], {{"/choices/0/delta/role", "assistant"}, {"/choices/0/index", i}, {"/object", "chat.completion.chunk"}});
   for (size_t i = 0; i + 1 < parts.size(); ++i) EXPECT_TRUE(parts[i]["usage"].is_null() && parts[i].contains("usage"));
-  EXPECT_EQ(parts.back()["choices"], json::array());
-  EXPECT_EQ(parts.back()["usage"]["completion_tokens"], 24);
+  expect_at(parts.back(), {{"/choices", json::array()}, {"/usage/completion_tokens", 24}});
   EXPECT_TRUE(parts.back().contains("metrics"));
   json whole = body;
-  whole["stream"] = false;
-  whole.erase("stream_options");
+  whole["stream"] = false, whole.erase("stream_options");
   EXPECT_EQ(joined(parts, 1).text, answer(kChat, whole)["choices"][1]["message"]["content"]);
 }
 
@@ -350,9 +317,8 @@ TEST(Stream, CountsUsageInEveryChunkWhereAskedAndAtTheEndWhereForced) {
   int64_t before = 0;
   for (size_t i = 0; i + 2 < parts.size(); ++i) {
     const int64_t now = parts[i]["usage"]["completion_tokens"];
-    EXPECT_GT(now, before);
+    EXPECT_GT(now, std::exchange(before, now));
     EXPECT_EQ(parts[i]["timings"]["predicted_n"], now);
-    before = now;
   }
 }
 
@@ -370,7 +336,7 @@ TEST(Stream, EndsWithTheErrorThatEndedIt) {
 }
 
 TEST(Stream, NamesTheDrafterOfEveryGuessedText) {
-  const auto all = chunks(Endpoint::Completions,
+  const auto all = chunks(kText,
       R"({"prompt":"one two three one two three one two three one two","max_tokens":40,"temperature":0,
     "stream":true,"return_token_sources":true,"speculative_config":{"method":"ngram"}})"_json);
   std::string text, sourced;

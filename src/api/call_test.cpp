@@ -1,6 +1,8 @@
 // What bodies are refused, how, and what is read from those that are not.
 #include "api/call.h"
 
+#include <fmt/format.h>
+
 #include <tuple>
 #include <utility>
 
@@ -18,18 +20,21 @@ struct Case {
   std::string_view param, message;
 };
 
-// Behind "prompt":"x", or as a body of its own where it begins with something else than a key.
-std::string body_of(std::string_view fields, std::string_view base) {
-  return fields.starts_with('"') ? "{" + std::string(base) + "," + std::string(fields) + "}" : std::string(fields);
+// Fields stand behind `base`, or are a body of their own where they begin with something else than a key.
+void expect_refused(Endpoint endpoint, std::string_view base, const Case& c) {
+  const std::string body = c.fields.starts_with('"') ? fmt::format("{{{},{}}}", base, c.fields) : c.fields;
+  SCOPED_TRACE(body);
+  const ApiError error = refusal(endpoint, body);
+  EXPECT_EQ(error.status, 400);
+  EXPECT_EQ(error.type, "invalid_request_error");
+  EXPECT_EQ(error.param, c.param) << error.message;
+  expect_part(error.message, c.message);
 }
 
-void expect_refused(Endpoint endpoint, std::string_view base, const Case& c) {
-  const std::string body = body_of(c.fields, base);
-  const ApiError error = refusal(endpoint, body);
-  EXPECT_EQ(error.status, 400) << body;
-  EXPECT_EQ(error.type, "invalid_request_error") << body;
-  EXPECT_EQ(error.param, c.param) << body << ": " << error.message;
-  EXPECT_TRUE(error.message.find(c.message) != error.message.npos) << body << ": " << error.message;
+// What a completion of "x" with these fields asks for.
+Request request_of(json fields) {
+  fields["prompt"] = "x";
+  return call(kText, fields)->request(0);
 }
 
 TEST(Call, RefusesWhatIsNoJsonAndSaysWhere) {
@@ -67,16 +72,6 @@ TEST(Call, NamesTheFieldAtFault) {
   const Case bodies[] = {
       {R"("prompt":"y")", "prompt", "twice"},
       {R"({"max_tokens":1})", "prompt", "no \"prompt\""},
-      {R"({"prompt":null})", "prompt", "no \"prompt\""},
-      {R"({"prompt":[]})", "prompt", "empty"},
-      {R"({"prompt":""})", "prompt", "empty"},
-      {R"({"prompt":["a",""]})", "prompt", "item 1 is empty"},
-      {R"({"prompt":[[]]})", "prompt", "empty list"},
-      {R"({"prompt":[1,-1]})", "prompt", "item 1"},
-      {R"({"prompt":[1,2.5]})", "prompt", "item 1"},
-      {R"({"prompt":[1,true]})", "prompt", "item 1"},
-      {R"({"prompt":[9223372036854775808]})", "prompt", "item 0"},
-      {R"({"prompt":[3,16384]})", "prompt", "prompt token 1 is 16384"},
       {R"({"prompt":[[1],"a"],"n":200})", "n", "in 1..64"},
       {R"({"prompt":{"a":1}})", "prompt", "must be a string"},
       {R"({"messages":[],"prompt":"x"})", "messages", "chat/completions"},
@@ -85,111 +80,95 @@ TEST(Call, NamesTheFieldAtFault) {
   };
   for (const Case& c : bodies) expect_refused(kText, prompt, c);
   const struct {
-    std::string key, value;
-    std::string_view message;
+    std::string key;
+    std::vector<std::pair<std::string, std::string_view>> refused;  // values, and what is said of each
   } fields[] = {
-      {"max_tokens", "-1", "whole number in 0.."},
-      {"max_tokens", "9223372036854775808", "whole number"},
-      {"max_tokens", "1e308", "whole number"},
-      {"max_tokens", R"("16")", "not a string"},
-      {"max_tokens", "1.5", "whole number"},
-      {"max_tokens", "5000", "context holds 1024"},
-      {"min_tokens", "20", "more than the 16"},
-      {"min_tokens", R"(20,"max_tokens":null)", "more than the 16"},
-      {"min_tokens", R"(5,"max_tokens":4)", "more than \"max_tokens\""},
-      {"temperature", "-0.1", "in 0..100"},
-      {"temperature", "1e38", "in 0..100"},
-      {"temperature", R"("0")", "a number"},
-      {"top_p", "0", "above 0"},
-      {"top_p", "1.01", "at most 1"},
-      {"min_p", "-0.1", "in 0..1"},
-      {"top_k", "-2", "whole number"},
-      {"presence_penalty", "2.1", "in -2..2"},
-      {"frequency_penalty", "-2.1", "in -2..2"},
-      {"repetition_penalty", "0", "above 0"},
-      {"n", "0", "in 1..64"},
-      {"n", "1000000", "in 1..64"},
-      {"best_of", "5", "must equal \"n\""},
-      {"suffix", R"("y")", "not available"},
-      {"seed", "1.5", "whole number"},
-      {"seed", "1e19", "whole number"},
-      {"stop", R"("")", "empty string"},
-      {"stop", R"(["a",""])", "empty string"},
-      {"stop", "7", "a string or a list"},
-      {"logit_bias", R"({"a":1})", "no token id"},
-      {"logit_bias", R"({"-1":1})", "no token id"},
-      {"logit_bias", R"({"5":101})", "in -100..100"},
-      {"logit_bias", R"({"5":1e308})", "in -100..100"},
-      {"logit_bias", R"({"99999":1})", "ids of this model"},
-      {"stop_token_ids", "[99999]", "item 0 is 99999"},
-      {"logprobs", "21", "in 0..20"},
-      {"n_probs", "1000000000", "in 0..20"},
-      {"top_logprobs", "3", "needs \"logprobs\""},
-      {"prompt_logprobs", R"(1,"stream":true)", "\"stream\" to false"},
-      {"echo", R"(true,"logprobs":1,"stream":true)", "\"stream\" to false"},
-      {"stream_options", R"({"include_usage":true})", "needs \"stream\""},
-      {"priority", "9223372036854775807", "whole number"},
-      {"id_slot", "-2", "whole number"},
-      {"timeout", "0", "above 0"},
-      {"allowed_token_ids", "[]", "leave it out"},
-      {"timeout", "1e12", "at most 86400"},
-      {"request_id", R"("a b")", "printable"},
-      {"use_beam_search", "true", "not available"},
-      {"prompt_embeds", R"("x")", "not available"},
-      {"response_format", R"({"type":"xml"})", "text, json_object, json_schema"},
-      {"response_format", R"({"type":"json_schema"})", "needs \"json_schema\""},
-      {"guided_regex", R"("")", "is empty"},
-      {"guided_choice", "[]", "is empty"},
-      {"structured_outputs", "{}", "says no form"},
-      {"structured_outputs", R"({"regex":"a","json_object":true})", "constrained twice"},
-      {"guided_json", R"("{no")", "not JSON"},
-      {"speculative_config", R"({"metod":"self"})", "did you mean method?"},
-      {"speculative_config", R"("slf")", "did you mean self?"},
-      {"speculative_config", R"({"method":"eagle3"})", "needs a drafter"},
-      {"speculative_config", "[1]", "an object, or a word"},
-      {"speculative_confg", R"("off")", "did you mean speculative_config?"},
-      {"sepculative_config", "{}", "did you mean speculative_config?"},
-      {"speculation", "{}", "speculative_config"},
-      {"num_speculative_tokens", "3", "inside \"speculative_config\""},
-      {"draft_model", R"("x")", "inside \"speculative_config\""},
-      {"lossless", R"("never")", "\"required\""},
-      {"model", "7", "a string"},
-      {"cache_salt", "7", "a string"},
+      {"max_tokens",
+          {{"-1", "whole number in 0.."}, {"9223372036854775808", "whole number"}, {"1e308", "whole number"},
+              {R"("16")", "not a string"}, {"1.5", "whole number"}, {"5000", "context holds 1024"}}},
+      {"min_tokens",
+          {{"20", "more than the 16"}, {R"(20,"max_tokens":null)", "more than the 16"},
+              {R"(5,"max_tokens":4)", "more than \"max_tokens\""}}},
+      {"temperature", {{"-0.1", "in 0..100"}, {"1e38", "in 0..100"}, {R"("0")", "a number"}}},
+      {"top_p", {{"0", "above 0"}, {"1.01", "at most 1"}}},
+      {"min_p", {{"-0.1", "in 0..1"}}},
+      {"top_k", {{"-2", "whole number"}}},
+      {"presence_penalty", {{"2.1", "in -2..2"}}},
+      {"frequency_penalty", {{"-2.1", "in -2..2"}}},
+      {"repetition_penalty", {{"0", "above 0"}}},
+      {"n", {{"0", "in 1..64"}, {"1000000", "in 1..64"}}},
+      {"best_of", {{"5", "must equal \"n\""}}},
+      {"suffix", {{R"("y")", "not available"}}},
+      {"seed", {{"1.5", "whole number"}, {"1e19", "whole number"}}},
+      {"stop", {{R"("")", "empty string"}, {R"(["a",""])", "empty string"}, {"7", "a string or a list"}}},
+      {"logit_bias",
+          {{R"({"a":1})", "no token id"}, {R"({"-1":1})", "no token id"}, {R"({"5":101})", "in -100..100"},
+              {R"({"5":1e308})", "in -100..100"}, {R"({"99999":1})", "ids of this model"}}},
+      {"stop_token_ids", {{"[99999]", "item 0 is 99999"}}},
+      {"logprobs", {{"21", "in 0..20"}}},
+      {"n_probs", {{"1000000000", "in 0..20"}}},
+      {"top_logprobs", {{"3", "needs \"logprobs\""}}},
+      {"prompt_logprobs", {{R"(1,"stream":true)", "\"stream\" to false"}}},
+      {"echo", {{R"(true,"logprobs":1,"stream":true)", "\"stream\" to false"}}},
+      {"stream_options", {{R"({"include_usage":true})", "needs \"stream\""}}},
+      {"priority", {{"9223372036854775807", "whole number"}}},
+      {"id_slot", {{"-2", "whole number"}}},
+      {"timeout", {{"0", "above 0"}, {"1e12", "at most 86400"}}},
+      {"allowed_token_ids", {{"[]", "leave it out"}}},
+      {"request_id", {{R"("a b")", "printable"}}},
+      {"use_beam_search", {{"true", "not available"}}},
+      {"prompt_embeds", {{R"("x")", "not available"}}},
+      {"response_format",
+          {{R"({"type":"xml"})", "text, json_object, json_schema"}, {R"({"type":"json_schema"})", "needs \"json_schema\""}}},
+      {"guided_regex", {{R"("")", "is empty"}}},
+      {"guided_choice", {{"[]", "is empty"}}},
+      {"structured_outputs", {{"{}", "says no form"}, {R"({"regex":"a","json_object":true})", "constrained twice"}}},
+      {"guided_json", {{R"("{no")", "not JSON"}}},
+      {"speculative_config",
+          {{R"({"metod":"self"})", "did you mean method?"}, {R"("slf")", "did you mean self?"},
+              {R"({"method":"eagle3"})", "needs a drafter"}, {"[1]", "an object, or a word"}}},
+      {"speculative_confg", {{R"("off")", "did you mean speculative_config?"}}},
+      {"sepculative_config", {{"{}", "did you mean speculative_config?"}}},
+      {"speculation", {{"{}", "speculative_config"}}},
+      {"num_speculative_tokens", {{"3", "inside \"speculative_config\""}}},
+      {"draft_model", {{R"("x")", "inside \"speculative_config\""}}},
+      {"lossless", {{R"("never")", "\"required\""}}},
+      {"model", {{"7", "a string"}}},
+      {"cache_salt", {{"7", "a string"}}},
   };
-  for (const auto& [key, value, message] : fields) expect_refused(kText, prompt, {"\"" + key + "\":" + value, key, message});
+  for (const auto& [key, refused] : fields)
+    for (const auto& [value, message] : refused) expect_refused(kText, prompt, {"\"" + key + "\":" + value, key, message});
+  for (const auto& [value, message] : {std::pair("null", "no \"prompt\""), {"[]", "empty"}, {R"("")", "empty"},
+           {R"(["a",""])", "item 1 is empty"}, {"[[]]", "empty list"}, {"[1,-1]", "item 1"}, {"[1,2.5]", "item 1"},
+           {"[1,true]", "item 1"}, {"[9223372036854775808]", "item 0"}, {"[3,16384]", "prompt token 1 is 16384"}})
+    expect_refused(kText, "", {fmt::format("{{\"prompt\":{}}}", value), "prompt", message});
 }
 
 TEST(Call, BoundsEveryList) {
-  const auto listed = [](const std::string& item, int count) {
-    std::string out;
-    for (int i = 0; i < count; ++i) out += (i ? "," : "") + item;
-    return out;
-  };
-  const auto param = [](const std::string& fields) { return refusal(kText, R"({"prompt":"x",)" + fields + "}").param; };
-  EXPECT_EQ(param("\"stop\":[" + listed("\"a\"", 33) + "]"), "stop");
-  EXPECT_EQ(param("\"stop\":[\"" + std::string(1025, 'a') + "\"]"), "stop");
-  EXPECT_EQ(param("\"stop_token_ids\":[" + listed("5", 129) + "]"), "stop_token_ids");
-  EXPECT_EQ(param("\"cache_salt\":\"" + std::string(257, 'a') + "\""), "cache_salt");
-  std::string biases;
-  for (int i = 0; i < 1025; ++i) biases += (i ? ",\"" : "\"") + std::to_string(i) + "\":1";
-  EXPECT_EQ(param("\"logit_bias\":{" + biases + "}"), "logit_bias");
-  EXPECT_EQ(refusal(kText, R"({"prompt":[)" + listed("\"a\"", 257) + "]}").param, "prompt");
-  EXPECT_EQ(refusal(kText, R"({"n":64,"prompt":[)" + listed("\"a\"", 5) + "]}").param, "n");
-  EXPECT_EQ(call(kText, json::parse(R"({"n":64,"prompt":[)" + listed("\"a\"", 4) + "]}"))->choices(), 256u);
+  using Texts = std::vector<std::string>;
+  json biases;
+  for (int i = 0; i < 1025; ++i) biases[std::to_string(i)] = 1;
+  const std::pair<const char*, json> fields[] = {{"stop", Texts(33, "a")}, {"stop", Texts{std::string(1025, 'a')}},
+      {"stop_token_ids", std::vector<int>(129, 5)}, {"cache_salt", std::string(257, 'a')}, {"logit_bias", biases}};
+  for (const auto& [key, value] : fields) EXPECT_EQ(refusal(kText, json{{"prompt", "x"}, {key, value}}.dump()).param, key);
+  EXPECT_EQ(refusal(kText, json{{"prompt", Texts(257, "a")}}.dump()).param, "prompt");
+  EXPECT_EQ(refusal(kText, json{{"n", 64}, {"prompt", Texts(5, "a")}}.dump()).param, "n");
+  EXPECT_EQ(call(kText, {{"n", 64}, {"prompt", Texts(4, "a")}})->choices(), 256u);
 }
 
 TEST(Call, TellsBothNumbersWhereThePromptIsTooLong) {
-  json body{{"prompt", std::vector<int>(1500, 7)}};
-  ApiError error = refusal(kText, body.dump());
-  EXPECT_EQ(error.code, "context_length_exceeded");
-  expect_part(error.message, "1500");
-  expect_part(error.message, "1024");
-  body["prompt"] = std::string(size_t(4) << 20, 'a');  // refused by its size, before any token is made
-  error = refusal(kText, body.dump());
-  EXPECT_EQ(error.code, "context_length_exceeded");
-  expect_part(error.message, "more than 1024");
-  body["prompt"] = std::vector<int>(1000, 7), body["max_tokens"] = 30;
-  EXPECT_EQ(refusal(kText, body.dump()).code, "context_length_exceeded");
+  const auto message_of = [](const json& body) {
+    const ApiError error = refusal(kText, body.dump());
+    EXPECT_EQ(error.code, "context_length_exceeded");
+    return error.message;
+  };
+  const std::string message = message_of({{"prompt", std::vector<int>(1500, 7)}});
+  expect_part(message, "1500");
+  expect_part(message, "1024");
+  // Refused by its size, before any token is made.
+  expect_part(message_of({{"prompt", std::string(size_t(4) << 20, 'a')}}), "more than 1024");
+  json body{{"prompt", std::vector<int>(1000, 7)}, {"max_tokens", 30}};
+  message_of(body);
   body["max_tokens"] = 24;
   EXPECT_EQ(refusal(kText, body.dump()).status, 200);
 }
@@ -233,14 +212,15 @@ TEST(Call, FindsModelsByTheirNamesOnly) {
 }
 
 TEST(Call, FillsInTheDefaultsOfEachEndpoint) {
-  const auto text = call(kText, {{"prompt", "x"}, {"max_tokens", nullptr}, {"temperature", nullptr}, {"stop", nullptr}});
-  EXPECT_EQ(text->request(0).max_tokens, 16);
-  EXPECT_EQ(call(kText, {{"prompt", "x"}, {"n_predict", -1}})->request(0).max_tokens, -1);
-  EXPECT_FALSE(text->request(0).sampling.temperature.has_value());
+  const Request text = request_of({{"max_tokens", nullptr}, {"temperature", nullptr}, {"stop", nullptr}});
+  EXPECT_EQ(text.max_tokens, 16);
+  EXPECT_EQ(request_of({{"n_predict", -1}}).max_tokens, -1);
+  EXPECT_FALSE(text.sampling.temperature.has_value());
   const json messages{{{"role", "user"}, {"content", "x"}}};
-  EXPECT_EQ(call(kChat, {{"messages", messages}})->request(0).max_tokens, -1);
-  EXPECT_EQ(call(kChat, {{"messages", messages}, {"max_tokens", 9}, {"max_completion_tokens", 5}})->request(0).max_tokens, 5);
-  EXPECT_EQ(call(kChat, {{"messages", messages}, {"max_completion_tokens", 5}, {"max_tokens", 9}})->request(0).max_tokens, 5);
+  const auto of_chat = [](const json& body) { return call(kChat, body)->request(0).max_tokens; };
+  EXPECT_EQ(of_chat({{"messages", messages}}), -1);
+  EXPECT_EQ(of_chat({{"messages", messages}, {"max_tokens", 9}, {"max_completion_tokens", 5}}), 5);
+  EXPECT_EQ(of_chat({{"messages", messages}, {"max_completion_tokens", 5}, {"max_tokens", 9}}), 5);
 }
 
 TEST(Call, ReadsTheNamesOfEveryDialect) {
@@ -250,16 +230,10 @@ TEST(Call, ReadsTheNamesOfEveryDialect) {
     "logit_bias":{"9":-100},"user":"u","vendor_field":[1,2],"other":null,"speculative_config":"off",
     "request_id":"abc","guided_regex":"[ab]+"})"_json);
   const Request r = made->request(0);
-  EXPECT_EQ(r.sampling.temperature, 0.0);
-  EXPECT_EQ(r.sampling.top_k, 0);
-  EXPECT_EQ(r.sampling.repetition_penalty, 1.5);
-  EXPECT_EQ(r.max_tokens, 7);
-  EXPECT_EQ(r.sampling.seed, uint64_t(-5));
-  EXPECT_EQ(call(kText, {{"prompt", "x"}, {"seed", UINT64_MAX}})->request(0).sampling.seed, UINT64_MAX)
-      << "as metrics.seed says it";
-  EXPECT_EQ(r.sampling.logprobs, 3);
-  EXPECT_EQ(r.cache_salt, "s");
-  EXPECT_EQ(r.priority, -3);
+  const SamplingOptions& s = r.sampling;
+  EXPECT_EQ(std::tie(s.temperature, s.top_k, s.repetition_penalty, s.seed), std::tuple(0.0, 0, 1.5, uint64_t(-5)));
+  EXPECT_EQ(std::tie(s.logprobs, r.max_tokens, r.priority, r.cache_salt), std::tuple(3, 7, -3, "s"));
+  EXPECT_EQ(request_of({{"seed", UINT64_MAX}}).sampling.seed, UINT64_MAX) << "as metrics.seed says it";
   EXPECT_FALSE(r.skip_special_tokens);
   EXPECT_EQ(r.stop_ids, std::vector<int32_t>{5});
   EXPECT_EQ(r.speculation.proposer, "none");
@@ -291,19 +265,16 @@ TEST(Call, ReadsEveryShapeOfStructuredOutput) {
       {{{"structured_outputs", {{"choice", {"a", "b"}}}}}, Kind::Choice, ""},
   };
   for (const auto& c : cases) {
-    json body = c.fields;
-    body["prompt"] = "x";
-    const StructuredOutput made = call(kText, body)->request(0).structured;
-    EXPECT_EQ(made.kind, c.kind) << body;
-    EXPECT_EQ(made.text, c.text) << body;
+    const StructuredOutput made = request_of(c.fields).structured;
+    EXPECT_EQ(made.kind, c.kind) << c.fields;
+    EXPECT_EQ(made.text, c.text) << c.fields;
     if (c.kind == Kind::Choice) { EXPECT_EQ(made.choices, (std::vector<std::string>{"a", "b"})); }
   }
 }
 
 TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
   EXPECT_EQ(call(kText, {{"prompt", "x"}, {"lossless", "required"}})->choices(), 1u);
-  const auto made = call(kText, {{"prompt", "x"}, {"speculative_config", {{"method", "self"}, {"lossless", "required"}}}});
-  EXPECT_EQ(made->request(0).speculation.proposer, "self");
+  EXPECT_EQ(request_of({{"speculative_config", {{"method", "self"}, {"lossless", "required"}}}}).speculation.proposer, "self");
   ServedModels lossy;
   Request defaults;
   defaults.speculation.proposer = "self", defaults.speculation.policy = "streamingllm", defaults.speculation.verify = false;
@@ -326,8 +297,7 @@ TEST(Call, NumbersChoicesByPromptAndSample) {
 }
 
 TEST(ApiError, KnowsTheEnginesWords) {
-  for (const auto& [word, status] :
-      {std::pair("grammar_dead_end", 400), std::pair("numerical_error", 500), std::pair("device_lost", 503)}) {
+  for (const auto& [word, status] : {std::pair("grammar_dead_end", 400), {"numerical_error", 500}, {"device_lost", 503}}) {
     const ApiError error = api_error(Error{std::string(word) + ": why"});
     EXPECT_EQ(std::tie(error.status, error.code), std::tuple(status, word));
   }
@@ -339,8 +309,9 @@ TEST(ApiError, HasOpenAisShape) {
   EXPECT_EQ(error_body(api_error(503, "busy", "overloaded")),
       R"({"error":{"message":"busy","type":"unavailable_error","param":null,"code":"overloaded"}})");
   EXPECT_EQ(api_error(usage_error("x")).status, 400);
-  EXPECT_EQ(api_error(Error{"4096 requests are waiting, no more are taken: try again later"}).status, 429);
-  EXPECT_GT(api_error(Error{"4096 requests are waiting, no more are taken: try again later"}).retry_after_seconds, 0);
+  const ApiError full = api_error(Error{"4096 requests are waiting, no more are taken: try again later"});
+  EXPECT_EQ(full.status, 429);
+  EXPECT_GT(full.retry_after_seconds, 0);
   EXPECT_EQ(api_error(Error{"the device failed"}).status, 500);
 }
 

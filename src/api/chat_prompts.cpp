@@ -1,7 +1,5 @@
 #include "api/chat_prompts.h"
 
-#include <fmt/format.h>
-
 #include "engine/parts.h"
 
 namespace hunch {

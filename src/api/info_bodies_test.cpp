@@ -6,6 +6,7 @@
 namespace hunch {
 namespace {
 
+using test::expect_at;
 using test::json;
 using test::served_models;
 
@@ -20,21 +21,17 @@ TEST(InfoBodies, ListModelsUnderAllTheirNames) {
   const json list = json::parse(models_body(served_models()));
   EXPECT_EQ(list["object"], "list");
   ASSERT_EQ(list["data"].size(), 2u);
-  EXPECT_EQ(list["data"][0]["id"], "wren");
-  EXPECT_EQ(list["data"][1]["id"], "gpt-wren");
-  EXPECT_EQ(list["data"][1]["root"], "wren");
-  EXPECT_EQ(list["data"][0]["created"], 1700000000);
-  EXPECT_EQ(list["data"][0]["max_model_len"], 1024);
+  expect_at(list["data"],
+      {{"/0/id", "wren"}, {"/0/created", 1700000000}, {"/0/max_model_len", 1024}, {"/1/id", "gpt-wren"}, {"/1/root", "wren"}});
   EXPECT_EQ(body(model_body(served_models(), "gpt-wren"))["id"], "gpt-wren");
   EXPECT_EQ(std::get<ApiError>(model_body(served_models(), "other")).status, 404);
 }
 
 TEST(InfoBodies, TellOfSeatsAndDefaults) {
   const json props = body(props_body(served_models(), "", "1.2"));
-  EXPECT_EQ(props["default_generation_settings"]["n_ctx"], 1024);
-  EXPECT_EQ(props["total_slots"], 8);
-  EXPECT_EQ(props["build_info"], "hunch 1.2");
-  EXPECT_EQ(props["speculation"]["lossless"], true);
+  expect_at(props,
+      {{"/default_generation_settings/n_ctx", 1024}, {"/total_slots", 8}, {"/build_info", "hunch 1.2"},
+          {"/speculation/lossless", true}});
   EXPECT_EQ(json::parse(slots_body(served_models())).size(), 8u);
   EXPECT_EQ(version_body("1.2"), R"({"version":"1.2"})");
 }

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"

@@ -66,10 +66,9 @@ TEST(Hermes, FindsCallsBetweenWords) {
 {"name": "f", "arguments": {"a": [1, {"b": "}\""}]}}
 </tool_call>)",
       {"", "", {{"f", R"({"a": [1, {"b": "}\""}]})"}}});
-  expect(hermes,
-      "I "
-      "look.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"arguments\":{\"x\":1},\"name\":\"g\"}</"
-      "tool_call>",
+  expect(hermes, R"(I look.
+<tool_call>{"name":"f","arguments":{}}</tool_call>
+<tool_call>{"arguments":{"x":1},"name":"g"}</tool_call>)",
       {"", "I look.", {{"f", "{}"}, {"g", "{\"x\":1}"}}});
   expect(hermes, R"(<tool_call>{"name":"f"}</tool_call>)", {"", "", {{"f", "{}"}}});
   expect(hermes, R"(<tool_call>{"name":"f","arguments":"{\"a\":1}"}</tool_call>)", {"", "", {{"f", R"({"a":1})"}}});

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <variant>

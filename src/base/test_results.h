@@ -1,8 +1,6 @@
 // What tests of all folders say of texts and results. A failure names the caller's line.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <source_location>
 #include <string>
 #include <string_view>

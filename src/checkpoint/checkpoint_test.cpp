@@ -11,6 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const std::string kFirst = "model-00001-of-00002.safetensors", kSecond = "model-00002-of-00002.safetensors";
+
 class CheckpointTest : public test::FolderTest {
  protected:
   void put_config(const char* family) { put("config.json", tiny::config(family).dump()); }
@@ -20,13 +22,11 @@ class CheckpointTest : public test::FolderTest {
   nlohmann::json put_shards(size_t cut) {
     put_config("llama");
     const auto all = tiny::folder_tensors("llama");
-    const std::vector<tiny::NamedShape> first(all.begin(), all.begin() + std::ptrdiff_t(cut)),
-        second(all.begin() + std::ptrdiff_t(cut), all.end());
-    put("model-00001-of-00002.safetensors", tiny::safetensors(first));
-    put("model-00002-of-00002.safetensors", tiny::safetensors(second));
+    const auto middle = all.begin() + std::ptrdiff_t(cut);
+    put(kFirst, tiny::safetensors({all.begin(), middle}));
+    put(kSecond, tiny::safetensors({middle, all.end()}));
     nlohmann::json map;
-    for (const auto& tensor : first) map[tensor.name] = "model-00001-of-00002.safetensors";
-    for (const auto& tensor : second) map[tensor.name] = "model-00002-of-00002.safetensors";
+    for (size_t i = 0; i < all.size(); ++i) map[all[i].name] = i < cut ? kFirst : kSecond;
     put_index(map);
     return map;
   }
@@ -48,32 +48,28 @@ TEST_F(CheckpointTest, OpensFoldersOfEveryFamily) {
 
 TEST_F(CheckpointTest, OpensShardsAsOneModelFromFolderOrShard) {
   put_shards(5);
-  for (const std::string& path : {folder_, at("model-00002-of-00002.safetensors")})
+  for (const std::string& path : {folder_, at(kSecond)})
     EXPECT_EQ(open(path)->tensors().size(), tiny::folder_tensors("llama").size());
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatPointsElsewhere) {
-  const nlohmann::json map = put_shards(5);
-  for (const char* name : {"../model.safetensors", "/etc/passwd", "a/b.safetensors", "x.bin", "", ".hidden.safetensors"}) {
-    nlohmann::json bad = map;
-    bad["model.norm.weight"] = name;
-    put_index(bad);
-    expect_error("model.norm.weight: not a plain *.safetensors name");
-  }
-  nlohmann::json bad = map;
-  bad["model.norm.weight"] = "model-00003-of-00002.safetensors";
-  put_index(bad);
-  expect_error("missing shards: model-00003-of-00002.safetensors");
-  bad["model.norm.weight"] = "model-00001-of-00002.safetensors";
-  put_index(bad);
-  expect_error("the index places tensor model.norm.weight here");
+  nlohmann::json map = put_shards(5);
+  const auto expect_refused = [&](const std::string& shard, std::string_view part) {
+    map["model.norm.weight"] = shard;
+    put_index(map);
+    expect_error(part);
+  };
+  for (const char* name : {"../model.safetensors", "/etc/passwd", "a/b.safetensors", "x.bin", "", ".hidden.safetensors"})
+    expect_refused(name, "model.norm.weight: not a plain *.safetensors name");
+  expect_refused("model-00003-of-00002.safetensors", "missing shards: model-00003-of-00002.safetensors");
+  expect_refused(kFirst, "the index places tensor model.norm.weight here");
   put("model.safetensors.index.json", "{}");
   expect_error("weight_map");
 }
 
 TEST_F(CheckpointTest, RefusesALinkedShardOutsideButAllowsHubCacheLinks) {
   put_shards(5);
-  const std::string shard = at("model-00001-of-00002.safetensors"), outside = folder_ + "_outside";
+  const std::string shard = at(kFirst), outside = folder_ + "_outside";
   fs::create_directories(outside);
   fs::rename(shard, outside + "/blob");
   fs::create_symlink(outside + "/blob", shard);
@@ -85,23 +81,23 @@ TEST_F(CheckpointTest, RefusesALinkedShardOutsideButAllowsHubCacheLinks) {
   fs::remove(shard);
   fs::rename(outside + "/blob", entry + "/blobs/b");
   fs::rename(folder_, rev);
-  fs::create_symlink("../../blobs/b", rev + "/model-00001-of-00002.safetensors");
+  fs::create_symlink("../../blobs/b", rev + "/" + kFirst);
   EXPECT_EQ(error_of(rev), "accepted");
   fs::remove_all(outside);
 }
 
 TEST_F(CheckpointTest, NamesMissingMisshapenAndSuperfluousTensors) {
   put_config("qwen3");
-  auto tensors = tiny::folder_tensors("qwen3");
+  const auto all = tiny::folder_tensors("qwen3");
+  auto tensors = all;
   std::erase_if(tensors, [](const auto& t) { return t.name == "model.layers.1.self_attn.k_norm.weight"; });
   put_weights(tensors);
   expect_error("missing tensor blk.1.attn_k_norm.weight of shape [8]");
-  tensors = tiny::folder_tensors("qwen3");
-  for (auto& t : tensors)
+  for (auto& t : tensors = all)
     if (t.name == "model.layers.0.mlp.up_proj.weight") t.shape = {tiny::kHidden, tiny::kFfn};
   put_weights(tensors);
   expect_error("blk.0.ffn_up.weight has shape [32, 64], expected [64, 32]");
-  tensors = tiny::folder_tensors("qwen3");
+  tensors = all;
   tensors.push_back({"model.layers.0.self_attn.o_proj.bias", {tiny::kHidden}});
   put_weights(tensors);
   expect_error("blk.0.attn_output.bias is not part of a qwen3 model");

@@ -83,39 +83,32 @@ TEST(Config, RefusesDeepAndBrokenJson) {
 TEST(Config, ReadsRopeScalingInBothSpellings) {
   Json llama3{{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
       {"original_max_position_embeddings", 8192}};
-  ModelShape s = shape_of(with("rope_scaling", llama3));
-  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
-  EXPECT_EQ(s.rope_scaling.original_context, 8192);
+  using Kind = RopeScaling::Kind;
+  const RopeScaling own = shape_of(with("rope_scaling", llama3)).rope_scaling;
+  EXPECT_EQ(own.kind, Kind::Llama3);
+  EXPECT_EQ(own.original_context, 8192);
   llama3["rope_theta"] = 500000.0;
-  s = shape_of(with("rope_parameters", llama3));
-  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Llama3);
-  EXPECT_EQ(s.rope_theta, 500000);
-  s = shape_of(with(with("rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}));
-  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Linear);
-  EXPECT_EQ(s.rope_theta, 1e6);
-  s = shape_of(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}));
-  EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::None);
-  EXPECT_EQ(s.rope_theta, 7000);
+  const auto expect_shape = [](const Json& config, Kind kind, double theta) {
+    const ModelShape s = shape_of(config);
+    EXPECT_EQ(s.rope_scaling.kind, kind) << config;
+    EXPECT_EQ(s.rope_theta, theta) << config;
+  };
+  expect_shape(with("rope_parameters", llama3), Kind::Llama3, 500000);
+  expect_shape(with(with("rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), Kind::Linear, 1e6);
+  expect_shape(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}), Kind::None, 7000);
 }
 
 TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
-  Json yarn{
-      {"rope_type", "yarn"},
-      {"factor", 4.0},
-      {"original_max_position_embeddings", 512},
-      {"beta_fast", 16.0},
-      {"truncate", false},
-  };
-  ModelShape s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
+  Json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"beta_fast", 16.0},
+      {"truncate", false}};
+  const auto shape = [&] { return shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn)); };
+  const ModelShape s = shape();
   EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
-  EXPECT_EQ(s.rope_scaling.beta_fast, 16);
-  EXPECT_EQ(s.rope_scaling.truncate, false);
-  EXPECT_EQ(s.context_len, 2048);
+  EXPECT_EQ(std::tie(s.rope_scaling.beta_fast, s.rope_scaling.truncate, s.context_len), std::tuple(16, false, 2048));
   yarn["mscale"] = 1.0, yarn["mscale_all_dim"] = 0.5;
-  s = shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn));
-  EXPECT_NEAR(s.rope_scaling.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
+  EXPECT_NEAR(shape().rope_scaling.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
   yarn["attention_factor"] = 1.25;
-  EXPECT_EQ(shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn)).rope_scaling.attention_factor, 1.25);
+  EXPECT_EQ(shape().rope_scaling.attention_factor, 1.25);
 }
 
 TEST(Config, SlidingWindowsFollowEachFamilysRules) {
@@ -124,13 +117,12 @@ TEST(Config, SlidingWindowsFollowEachFamilysRules) {
   EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", nullptr)).sliding_window, 0);
   EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", 64)).window_of(1), 64);
   Json qwen = with(with(tiny::config("qwen2"), "sliding_window", 64), "max_window_layers", 1);
-  EXPECT_EQ(shape_of(qwen).window_of(1), 0);
+  const auto windows = [&] { return std::pair(shape_of(qwen).window_of(0), shape_of(qwen).window_of(1)); };
+  EXPECT_EQ(windows(), std::pair(0, 0));
   qwen["use_sliding_window"] = true;
-  EXPECT_EQ(shape_of(qwen).window_of(0), 0);
-  EXPECT_EQ(shape_of(qwen).window_of(1), 64);
+  EXPECT_EQ(windows(), std::pair(0, 64));
   qwen["layer_types"] = {"sliding_attention", "full_attention"};
-  EXPECT_EQ(shape_of(qwen).window_of(0), 64);
-  EXPECT_EQ(shape_of(qwen).window_of(1), 0);
+  EXPECT_EQ(windows(), std::pair(64, 0));
 }
 
 TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {

@@ -1,6 +1,7 @@
 // Folder to GGUF and back: values, permutation, vocabulary, rope, fallbacks, refusals, no partial files.
 #include "checkpoint/convert.h"
 
+#include <cmath>
 #include <set>
 
 #include "base/test_folder.h"
@@ -54,15 +55,14 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
   nlohmann::json config = tiny::config("nsa");
   config["nsa"]["window_counts_self"] = false;
   put_model("nsa", config);
-  const auto original = unconverted();
-  const auto c = converted(DType::Q8_0);
-  const NsaShape &a = c->shape().nsa, &b = original->shape().nsa;
+  const auto original = unconverted(), c = converted(DType::Q8_0);
+  const auto fields = [](const NsaShape& n) {
+    return std::tie(n.variant, n.kind, n.cmp_len, n.cmp_stride, n.rope_before, n.block_positions, n.sel_block, n.sel_count,
+        n.init_blocks, n.local_blocks, n.window);
+  };
   EXPECT_EQ(c->shape().family, "nsa");
-  EXPECT_EQ(b.window, 25);
-  EXPECT_EQ(std::tie(a.variant, a.kind, a.cmp_len, a.cmp_stride, a.rope_before, a.block_positions, a.sel_block, a.sel_count,
-                a.init_blocks, a.local_blocks, a.window),
-      std::tie(b.variant, b.kind, b.cmp_len, b.cmp_stride, b.rope_before, b.block_positions, b.sel_block, b.sel_count,
-          b.init_blocks, b.local_blocks, b.window));
+  EXPECT_EQ(original->shape().nsa.window, 25);
+  EXPECT_EQ(fields(c->shape().nsa), fields(original->shape().nsa));
   for (const char* name : {"blk.1.nsa_cmp_k.weight", "blk.1.nsa_cmp_v.weight", "blk.1.nsa_cmp_pe.weight"}) {
     ASSERT_NE(c->find(name), nullptr) << name;
     EXPECT_EQ(values_of(*c->find(name)), values_of(*original->find(name))) << name;
@@ -72,23 +72,17 @@ TEST_F(ConvertTest, NsaKeepsItsKeysAndExactCompressors) {
 
 TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   put_model("qwen3");
-  const auto c = converted(DType::Q8_0);
-  const auto original = unconverted();
-  const ModelShape &a = c->shape(), &b = original->shape();
-  EXPECT_EQ(std::tie(a.family, a.vocab_size, a.hidden, a.ffn, a.layers, a.heads, a.kv_heads, a.head_dim, a.context_len),
-      std::tie(b.family, b.vocab_size, b.hidden, b.ffn, b.layers, b.heads, b.kv_heads, b.head_dim, b.context_len));
-  EXPECT_EQ(a.eos_ids, (std::vector<int32_t>{30, 3}));
-  EXPECT_EQ(c->sampling().temperature, 0.7);
-  EXPECT_EQ(c->sampling().top_k, 20);
+  const auto c = converted(DType::Q8_0), original = unconverted();
+  const auto fields = [](const ModelShape& s) {
+    return std::tie(s.family, s.vocab_size, s.hidden, s.ffn, s.layers, s.heads, s.kv_heads, s.head_dim, s.context_len);
+  };
+  EXPECT_EQ(fields(c->shape()), fields(original->shape()));
+  EXPECT_EQ(c->shape().eos_ids, (std::vector<int32_t>{30, 3}));
+  EXPECT_EQ(std::tie(c->sampling().temperature, c->sampling().top_k), std::tuple(0.7, 20));
   const TokenizerSource& t = c->tokenizer();
-  EXPECT_EQ(t.model, "gpt2");
-  EXPECT_EQ(t.pre, "qwen2");
-  EXPECT_EQ(t.tokens[3], "d");
-  EXPECT_EQ(t.tokens[39], "[PAD39]");
+  EXPECT_EQ(std::tie(t.model, t.pre, t.chat_template, t.add_bos), std::tuple("gpt2", "qwen2", "T", false));
+  EXPECT_EQ(std::tie(t.tokens[3], t.tokens[39], t.merges[0]), std::tuple("d", "[PAD39]", "a b"));
   EXPECT_EQ(std::vector<int32_t>(t.token_types.begin() + 29, t.token_types.begin() + 33), (std::vector<int32_t>{1, 3, 4, 5}));
-  EXPECT_EQ(t.merges[0], "a b");
-  EXPECT_EQ(t.add_bos, false);
-  EXPECT_EQ(t.chat_template, "T");
   EXPECT_EQ(tool_template(t), "U");
   for (const Tensor& tensor : c->tensors())
     EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? DType::Q8_0 : DType::F32) << tensor.name;
@@ -96,8 +90,7 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
 
 TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
   put_model("qwen2");
-  const auto c = converted(DType::F32);
-  const auto original = unconverted();
+  const auto c = converted(DType::F32), original = unconverted();
   ASSERT_EQ(c->tensors().size(), original->tensors().size());
   for (const Tensor& tensor : original->tensors()) {
     ASSERT_NE(c->find(tensor.name), nullptr);
@@ -108,11 +101,10 @@ TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
 TEST_F(ConvertTest, LlamaQueryAndKeyRowsBecomeNeighbours) {
   for (const char* family : {"llama", "mistral"}) {
     put_model(family);
-    const auto c = converted(DType::F32);
+    const auto c = converted(DType::F32), original = unconverted();
     EXPECT_EQ(c->shape().family, "llama");
     EXPECT_EQ(c->shape().rope_pairs, RopePairs::Neighbours);
     EXPECT_EQ(c->shape().sliding_window, std::string(family) == "mistral" ? 4096 : 0);
-    const auto original = unconverted();
     const auto from = values_of(*original->find("blk.1.attn_k.weight")), to = values_of(*c->find("blk.1.attn_k.weight"));
     for (int head = 0; head < tiny::kKvHeads; ++head)
       for (int i = 0; i < tiny::kHeadDim / 2; ++i)
@@ -140,19 +132,13 @@ TEST_F(ConvertTest, Llama3ScalingBecomesFactors) {
 
 TEST_F(ConvertTest, YarnSurvivesTheRoundTrip) {
   auto config = tiny::config("qwen3");
-  config["rope_scaling"] = {
-      {"rope_type", "yarn"},
-      {"factor", 4},
-      {"original_max_position_embeddings", 512},
-      {"attention_factor", 1.5},
-      {"beta_fast", 20},
-  };
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 512},
+      {"attention_factor", 1.5}, {"beta_fast", 20}};
   put_model("qwen3", config);
   const auto c = converted(DType::Q8_0);
-  EXPECT_NEAR(c->shape().rope_scaling.attention_factor, 1.5, 1e-6);
-  EXPECT_EQ(c->shape().rope_scaling.beta_fast, 20);
-  EXPECT_EQ(c->shape().rope_scaling.original_context, 512);
-  EXPECT_EQ(c->shape().context_len, 2048);
+  const RopeScaling& scaling = c->shape().rope_scaling;
+  EXPECT_NEAR(scaling.attention_factor, 1.5, 1e-6);
+  EXPECT_EQ(std::tie(scaling.beta_fast, scaling.original_context, c->shape().context_len), std::tuple(20, 512, 2048));
 }
 
 TEST_F(ConvertTest, RowsThatNoBlockDividesFallBackWithANote) {
@@ -194,15 +180,15 @@ TEST_F(ConvertTest, RefusesBadDestinationsAndLeavesNoPartialFile) {
 
 TEST_F(ConvertTest, RefusesWeightsThatTheEncodingCannotHold) {
   put_model("qwen3");
-  const auto tensors = tiny::folder_tensors("qwen3");
-  auto bytes = tiny::safetensors(tensors);
-  std::memset(bytes.data() + bytes.size() - 4, 0xff, 4);
-  put("model.safetensors", bytes);
+  const auto put_last = [&](float value) {
+    auto bytes = tiny::safetensors(tiny::folder_tensors("qwen3"));
+    std::memcpy(bytes.data() + bytes.size() - 4, &value, 4);
+    put("model.safetensors", bytes);
+  };
+  put_last(NAN);
   expect_error(written(out_), "output.weight holds NaN");
   EXPECT_FALSE(fs::exists(out_));
-  const float large = 70000;
-  std::memcpy(bytes.data() + bytes.size() - 4, &large, 4);
-  put("model.safetensors", bytes);
+  put_last(70000);
   expect_error(written(out_, DType::F16), "output.weight holds NaN or a value too large for f16");
   EXPECT_TRUE(written(out_).ok());
 }

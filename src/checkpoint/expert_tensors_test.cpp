@@ -27,9 +27,7 @@ Tensors without_experts() {
 
 TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   const ModelShape s = shape_of(kConfig);
-  EXPECT_EQ(s.num_experts, 4);
-  EXPECT_EQ(s.experts_per_token, 2);
-  EXPECT_EQ(s.expert_ffn, 16);
+  EXPECT_EQ(std::tie(s.num_experts, s.experts_per_token, s.expert_ffn), std::tuple(4, 2, 16));
   EXPECT_TRUE(s.norm_expert_shares);
   EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
   EXPECT_TRUE(s.has_dense_ffn());
@@ -38,9 +36,7 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers"})
     plain.erase(key);
   const ModelShape defaults = shape_of(plain);  // those of transformers
-  EXPECT_EQ(defaults.num_experts, 128);
-  EXPECT_EQ(defaults.experts_per_token, 8);
-  EXPECT_EQ(defaults.expert_ffn, 768);
+  EXPECT_EQ(std::tie(defaults.num_experts, defaults.experts_per_token, defaults.expert_ffn), std::tuple(128, 8, 768));
   EXPECT_FALSE(defaults.norm_expert_shares);
   EXPECT_EQ(defaults.expert_layer, (std::vector<uint8_t>{1, 1}));
   EXPECT_FALSE(defaults.has_dense_ffn());
@@ -68,9 +64,12 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
     const auto part = [&](const std::vector<float>& from, size_t at) {
       return std::vector<float>(from.begin() + std::ptrdiff_t(at), from.begin() + std::ptrdiff_t(at + one));
     };
-    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_gate.{}.weight", e))), part(gate_up, e * both));
-    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_up.{}.weight", e))), part(gate_up, e * both + one));
-    EXPECT_EQ(tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_down.{}.weight", e))), part(down, e * one));
+    const auto stored = [&](const char* name) {
+      return tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));
+    };
+    EXPECT_EQ(stored("gate"), part(gate_up, e * both));
+    EXPECT_EQ(stored("up"), part(gate_up, e * both + one));
+    EXPECT_EQ(stored("down"), part(down, e * one));
   }
 }
 
@@ -100,22 +99,26 @@ TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
   std::erase_if(tensors, [](const auto& t) { return t.name == kExperts + "3.up_proj.weight"; });
   expect_refused(tensors, "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
   expect_refused(without_experts(), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
-  for (auto& t : tensors = all())
-    if (t.name == kExperts + "2.down_proj.weight") t.shape = {16, 32};
-  expect_refused(tensors, "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
-  for (auto& t : tensors = all())
-    if (t.name == "model.layers.1.mlp.gate.weight") t.shape = {3, 32};
-  expect_refused(tensors, "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
-  tensors = all();
-  tensors.push_back({kExperts + "4.up_proj.weight", {16, 32}});
-  expect_refused(tensors, "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
-  tensors = without_experts();
-  tensors.push_back({kExperts + "gate_up_proj", {3, 32, 32}});
-  expect_refused(tensors, "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
+  const auto reshaped = [](const std::string& name, const tiny::Shape& shape) {
+    Tensors out = all();
+    for (auto& t : out)
+      if (t.name == name) t.shape = shape;
+    return out;
+  };
+  expect_refused(
+      reshaped(kExperts + "2.down_proj.weight", {16, 32}), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
+  expect_refused(
+      reshaped("model.layers.1.mlp.gate.weight", {3, 32}), "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
+  const auto more = [](Tensors out, const char* name, const tiny::Shape& shape) {
+    out.push_back({kExperts + name, shape});
+    return out;
+  };
+  expect_refused(more(all(), "4.up_proj.weight", {16, 32}), "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
+  expect_refused(more(without_experts(), "gate_up_proj", {3, 32, 32}),
+      "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
   // A dense model with experts in its file.
-  Tensors dense = tiny::folder_tensors("qwen3");
-  dense.push_back({kExperts + "gate_up_proj", {4, 32, 32}});
-  expect_refused(dense, "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", tiny::config("qwen3"));
+  expect_refused(more(tiny::folder_tensors("qwen3"), "gate_up_proj", {4, 32, 32}),
+      "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", tiny::config("qwen3"));
 }
 
 TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
@@ -143,13 +146,10 @@ TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
 // GGUF: one tensor for all experts of a layer, in any encoding.
 Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, const tiny::Shape& down) {
   GgufWriter out;
-  out.add_text("general.architecture", "qwen3moe");
-  for (const auto& [key, value] : {std::pair("context_length", 512), {"embedding_length", tiny::kHidden},
-           {"block_count", tiny::kLayers}, {"attention.head_count", tiny::kHeads}, {"attention.head_count_kv", tiny::kKvHeads},
-           {"attention.key_length", tiny::kHeadDim}, {"attention.value_length", tiny::kHeadDim}, {"expert_count", 4},
-           {"expert_used_count", used}, {"expert_feed_forward_length", 64}})
-    out.add_u32(fmt::format("qwen3moe.{}", key), uint32_t(value));
-  out.add_f32("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6f);
+  tiny::add_keys(out, "qwen3moe");
+  out.add_u32("qwen3moe.expert_count", 4);
+  out.add_u32("qwen3moe.expert_used_count", uint32_t(used));
+  out.add_u32("qwen3moe.expert_feed_forward_length", 64);
   tiny::add_vocabulary(out);
   Tensors tensors;
   for (const auto& tensor : tiny::gguf_tensors()) {

@@ -36,8 +36,7 @@ class Fp8Folder : public testing::Test {
       if (name.find("o_proj") != name.npos) shape[1] = tiny::kHeads * tiny::kHeadDim;
       const bool fp8 = shape.size() == 2 && name.find("layers") != name.npos;
       const auto values = tiny::values(tiny::elements(shape), uint32_t(parts.size() + 1));
-      if (!fp8) parts.push_back({name, "F32", shape, tiny::bytes_of(values)});
-      else parts.push_back({name, "F8_E4M3", shape, tiny::encoded(DType::F8_E4M3, values)});
+      parts.push_back({name, fp8 ? "F8_E4M3" : "F32", shape, tiny::encoded(fp8 ? DType::F8_E4M3 : DType::F32, values)});
       if (!fp8) continue;
       const int64_t rows = (shape[0] + 127) / 128, columns = (shape[1] + 127) / 128;
       Part scale{name.substr(0, name.size() - 6) + suffix, scale_dtype, {}, {}};
@@ -178,7 +177,7 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
       {"is fp8 and has no weight_scale", [&] { std::erase_if(parts, [&](const Part& p) { return p.name == scale; }); }},
       {"has shape [4, 1]; blk.0.ffn_down.weight of shape [160, 200] needs [2, 2] (one a block",
           [&] {
-            part(scale).shape = {4, 1};
+            part(scale).shape = tiny::Shape{4, 1};
           }},
       {"holds inf", [&] { part(scale).data[6] = std::byte(0x80), part(scale).data[7] = std::byte(0x7f); }},
       {"has two tensors of scales", [&] { parts.push_back(part(scale)), parts.back().name = down + "_scale"; }},
@@ -198,16 +197,15 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
 }
 
 TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
-  json blocks64 = kBlocks, e5m2 = kBlocks, int8 = float8("channel"), group = float8("group"),
-       packed = compressed(float8("tensor"));
+  json blocks64 = kBlocks, e5m2 = kBlocks, int8 = float8("channel"), packed = compressed(float8("tensor")), mixed = packed,
+       sparse = packed;
   blocks64["weight_block_size"] = {64, 64}, e5m2["fmt"] = "e5m2", int8["type"] = "int", packed["format"] = "pack-quantized";
-  json mixed = compressed(float8("tensor")), sparse = compressed(float8("tensor"));
   mixed["config_groups"]["group_1"] = {{"weights", float8("channel")}};
   sparse["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
   const std::pair<json, const char*> cases[] = {{{{"quant_method", "gptq"}}, "gptq is not supported"},
       {json::object(), "quant_method"}, {blocks64, "blocks of 128 x 128 are supported; found [64,64]"},
       {e5m2, "e5m2 is not supported"}, {compressed(int8), "only float with 8 bits"},
-      {compressed(group), "group is not supported"}, {packed, "pack-quantized is not supported"},
+      {compressed(float8("group")), "group is not supported"}, {packed, "pack-quantized is not supported"},
       {mixed, "groups of layers with different ones"}, {sparse, "sparse-24-bitmask is not supported"},
       {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}}, "config_groups: missing"}};
   make(Fp8Scales::Matrix, "weight_scale", "F32");

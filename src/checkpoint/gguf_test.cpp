@@ -40,19 +40,21 @@ std::unique_ptr<Checkpoint> open(const tiny::Bytes& file, bool vocab_only = fals
 
 struct Qwen3Keys : GgufWriter {
   Qwen3Keys() { tiny::add_qwen3_keys(*this); }
-  tiny::Bytes file() { return tiny::finish_gguf(*this, tiny::gguf_tensors()); }
+  std::unique_ptr<Checkpoint> open() {
+    bytes = tiny::finish_gguf(*this, tiny::gguf_tensors());
+    return test::good(open_gguf_bytes(bytes, "m.gguf"));
+  }
+  tiny::Bytes bytes;
 };
 
 TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
   const tiny::Bytes file = tiny::gguf_qwen3();
   const auto c = open(file);
-  EXPECT_EQ(c->shape().family, "qwen3");
-  EXPECT_EQ(c->shape().vocab_size, tiny::kVocab);
-  EXPECT_EQ(c->shape().head_dim, tiny::kHeadDim);
-  EXPECT_EQ(c->shape().rope_pairs, RopePairs::Halves);
-  EXPECT_TRUE(c->shape().tied_head && c->shape().qk_norm);
-  EXPECT_FALSE(c->shape().qkv_bias);
-  EXPECT_EQ(c->shape().eos_ids, std::vector<int32_t>{2});
+  const ModelShape& s = c->shape();
+  EXPECT_EQ(std::tie(s.family, s.vocab_size, s.head_dim), std::tuple("qwen3", tiny::kVocab, tiny::kHeadDim));
+  EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
+  EXPECT_TRUE(s.tied_head && s.qk_norm && !s.qkv_bias);
+  EXPECT_EQ(s.eos_ids, std::vector<int32_t>{2});
   EXPECT_EQ(c->tokenizer().tokens[7], "t7");
   EXPECT_EQ(c->tokenizer().merges, std::vector<std::string>{"t 1"});
   ASSERT_NE(c->find("blk.1.ffn_up.weight"), nullptr);
@@ -113,7 +115,8 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
     tiny::Bytes file = tiny::gguf_qwen3();
     damage.apply(file);
     const std::string message = open_error(file);
-    EXPECT_TRUE(message.find(damage.expected) != message.npos) << damage.name << ": " << message;
+    SCOPED_TRACE(damage.name);
+    expect_part(message, damage.expected);
     EXPECT_TRUE(message.starts_with("m.gguf: ")) << message;
   }
 }
@@ -161,8 +164,8 @@ TEST(Gguf, AnswersEveryFlippedHeaderByte) {
 }
 
 TEST(Gguf, ReadsBothVersionsAndFilesWithoutAVocabulary) {
-  Qwen3Keys out;
-  tiny::Bytes file = out.file();
+  Qwen3Keys keys;
+  tiny::Bytes file = tiny::finish_gguf(keys, tiny::gguf_tensors());
   poke(file, 4, uint32_t(2));
   const auto c = open(file);
   EXPECT_EQ(c->shape().vocab_size, tiny::kVocab);  // from the embedding's rows
@@ -190,8 +193,7 @@ TEST(Gguf, EndOfTextIdsComeFromKeysAndKnownControlTokens) {
   out.add_i32s("tokenizer.ggml.token_type", types);
   out.add_u32("tokenizer.ggml.eos_token_id", 9);
   out.add_u32("tokenizer.ggml.eot_token_id", 8);
-  const tiny::Bytes file = out.file();
-  const auto c = open(file);
+  const auto c = out.open();
   EXPECT_EQ(c->shape().eos_ids, (std::vector<int32_t>{9, 8, 5}));
 }
 
@@ -204,8 +206,7 @@ TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {
   out.add_bools("qwen3.attention.sliding_window_pattern", {1, 0});
   out.add_f32("general.sampling.temp", 0.8f);
   out.add_i32("general.sampling.top_k", 20);
-  const tiny::Bytes file = out.file();
-  const auto c = open(file);
+  const auto c = out.open();
   const ModelShape& s = c->shape();
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Yarn);
   EXPECT_EQ(s.rope_scaling.original_context, 128);
@@ -223,8 +224,7 @@ TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
   const tiny::Bytes negative = tiny::finish_gguf(out, tensors);  // values in [-1, 1)
   expect_part(open_error(negative), "rope_freqs.weight holds");
   tiny::Bytes file = negative;
-  const float factors[4] = {1, 1, 2, 8};
-  std::memcpy(file.data() + (file.size() - (file.size() - after(file, "output_norm.weight")) + 24 + 31) / 32 * 32, factors, 16);
+  poke(file, (after(file, "output_norm.weight") + 24 + 31) / 32 * 32, 1.0f, 1.0f, 2.0f, 8.0f);
   const auto c = open(file);
   EXPECT_EQ(c->shape().rope_factors, (std::vector<float>{1, 1, 2, 8}));
 }

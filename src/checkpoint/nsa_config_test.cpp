@@ -22,34 +22,33 @@ Json flat(Json keys, const char* type = "nsa") {
 }
 
 TEST(NsaConfig, ReadsAnObjectOfKeysWithThePublishersDefaults) {
-  const ModelShape s = shape_of(with("cmp_kind", "linear"));
-  const NsaShape n = s.nsa;
+  const NsaShape n = shape_of(with("cmp_kind", "linear")).nsa;
   EXPECT_EQ(std::tie(n.cmp_len, n.cmp_stride, n.sel_block, n.sel_count, n.init_blocks, n.local_blocks, n.window),
-      std::make_tuple(8, 4, 16, 4, 1, 2, 24));
+      std::tuple(8, 4, 16, 4, 1, 2, 24));
   EXPECT_TRUE(n.kind == NsaShape::Kind::Linear && !n.rope_before && n.block_positions);
-  const ModelShape fla = shape_of(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}}));
-  EXPECT_EQ(std::tie(fla.nsa.cmp_len, fla.nsa.cmp_stride, fla.nsa.sel_count, fla.nsa.init_blocks, fla.nsa.local_blocks),
-      std::make_tuple(32, 32, 16, 0, 1));
-  EXPECT_TRUE(fla.nsa.kind == NsaShape::Kind::Mean && fla.nsa.rope_before && !fla.nsa.block_positions);
-  const ModelShape one_more = shape_of(with("window_counts_self", false));
-  EXPECT_EQ(one_more.nsa.window, 25);
+  const NsaShape fla = shape_of(flat({{"nsa", {{"variant", "fla"}, {"sel_block", 32}}}})).nsa;
+  EXPECT_EQ(
+      std::tie(fla.cmp_len, fla.cmp_stride, fla.sel_count, fla.init_blocks, fla.local_blocks), std::tuple(32, 32, 16, 0, 1));
+  EXPECT_TRUE(fla.kind == NsaShape::Kind::Mean && fla.rope_before && !fla.block_positions);
+  EXPECT_EQ(shape_of(with("window_counts_self", false)).nsa.window, 25);
 }
 
 TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   const ModelShape ssa = shape_of(flat({{"block_size", 16}, {"block_counts", 16}, {"window_size", 128}}, "llama-nsa"));
   EXPECT_EQ(ssa.family, "nsa");
   EXPECT_EQ(std::tie(ssa.nsa.variant, ssa.nsa.cmp_len, ssa.nsa.sel_block, ssa.nsa.sel_count, ssa.nsa.window),
-      std::make_tuple(std::string("fla"), 16, 16, 16, 128));
-  const ModelShape xunhao = shape_of(flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8},
-      {"window_size", 512}, {"compress_type", "avgpool"}}));
-  EXPECT_EQ(std::tie(xunhao.nsa.variant, xunhao.nsa.cmp_len, xunhao.nsa.cmp_stride, xunhao.nsa.sel_count),
-      std::make_tuple(std::string("std"), 32, 16, 8));
-  EXPECT_EQ(xunhao.nsa.kind, NsaShape::Kind::Mean);
+      std::tuple("fla", 16, 16, 16, 128));
+  const NsaShape xunhao = shape_of(
+      flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8}, {"window_size", 512},
+          {"compress_type",
+              "avgpool"}})).nsa;
+  EXPECT_EQ(std::tie(xunhao.variant, xunhao.cmp_len, xunhao.cmp_stride, xunhao.sel_count), std::tuple("std", 32, 16, 8));
+  EXPECT_EQ(xunhao.kind, NsaShape::Kind::Mean);
   Json own = flat({{"block_size", 64}, {"block_counts", 16}, {"num_heads", 4}, {"num_kv_heads", 2}, {"norm_eps", 1e-4},
       {"hidden_act", "swish"}, {"qkv_bias", true}});
   own.erase("num_attention_heads"), own.erase("num_key_value_heads"), own.erase("intermediate_size");
   const ModelShape fla = shape_of(own);
-  EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::make_tuple(4, 2, int64_t(256), 1e-4));
+  EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::tuple(4, 2, int64_t(256), 1e-4));
   EXPECT_TRUE(fla.qkv_bias);
 }
 
@@ -73,21 +72,22 @@ TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {
 }
 
 TEST(NsaConfig, KnowsTheTensorNamesOfThreePublishers) {
-  const std::pair<const char*, const char*> names[] = {{"model.layers.3.self_attn.g_proj.weight", "blk.3.nsa_gate.weight"},
-      {"model.layers.3.attn.g_proj.weight", "blk.3.nsa_gate.weight"}, {"layers.3.nsa.gate.0.weight", "blk.3.nsa_gate.weight"},
-      {"model.layers.3.self_attn.q_proj.weight", "blk.3.attn_q.weight"},
-      {"model.layers.3.attn.q_proj.weight", "blk.3.attn_q.weight"}, {"layers.3.nsa.proj_q.weight", "blk.3.attn_q.weight"},
-      {"layers.3.nsa.proj_o.weight", "blk.3.attn_output.weight"},
-      {"model.layers.3.self_attn.compress_key", "blk.3.nsa_cmp_k.weight"},
-      {"layers.3.nsa.compress_key", "blk.3.nsa_cmp_k.weight"}, {"layers.3.nsa.compress_value", "blk.3.nsa_cmp_v.weight"},
-      {"layers.3.nsa.intra_block_pe", "blk.3.nsa_cmp_pe.weight"}, {"layers.3.attn_norm.weight", "blk.3.attn_norm.weight"},
-      {"layers.3.ffn_norm.weight", "blk.3.ffn_norm.weight"}, {"model.layers.3.mlp_norm.weight", "blk.3.ffn_norm.weight"},
-      {"model.layers.3.post_attention_layernorm.weight", "blk.3.ffn_norm.weight"},
-      {"layers.3.ffn.up_proj.weight", "blk.3.ffn_up.weight"}, {"model.layers.3.mlp.down_proj.weight", "blk.3.ffn_down.weight"},
-      {"embedding.weight", "token_embd.weight"}, {"model.embeddings.weight", "token_embd.weight"},
-      {"model.embed_tokens.weight", "token_embd.weight"}, {"norm.weight", "output_norm.weight"},
-      {"model.norm.weight", "output_norm.weight"}, {"lm_head.weight", "output.weight"}};
-  for (const auto& [spelt, canonical] : names) EXPECT_EQ(good(nsa_canonical_name(spelt)), canonical) << spelt;
+  const std::pair<const char*, std::vector<const char*>> names[] = {
+      {"blk.3.nsa_gate",
+          {"model.layers.3.self_attn.g_proj.weight", "model.layers.3.attn.g_proj.weight", "layers.3.nsa.gate.0.weight"}},
+      {"blk.3.attn_q",
+          {"model.layers.3.self_attn.q_proj.weight", "model.layers.3.attn.q_proj.weight", "layers.3.nsa.proj_q.weight"}},
+      {"blk.3.attn_output", {"layers.3.nsa.proj_o.weight"}},
+      {"blk.3.nsa_cmp_k", {"model.layers.3.self_attn.compress_key", "layers.3.nsa.compress_key"}},
+      {"blk.3.nsa_cmp_v", {"layers.3.nsa.compress_value"}}, {"blk.3.nsa_cmp_pe", {"layers.3.nsa.intra_block_pe"}},
+      {"blk.3.attn_norm", {"layers.3.attn_norm.weight"}},
+      {"blk.3.ffn_norm",
+          {"layers.3.ffn_norm.weight", "model.layers.3.mlp_norm.weight", "model.layers.3.post_attention_layernorm.weight"}},
+      {"blk.3.ffn_up", {"layers.3.ffn.up_proj.weight"}}, {"blk.3.ffn_down", {"model.layers.3.mlp.down_proj.weight"}},
+      {"token_embd", {"embedding.weight", "model.embeddings.weight", "model.embed_tokens.weight"}},
+      {"output_norm", {"norm.weight", "model.norm.weight"}}, {"output", {"lm_head.weight"}}};
+  for (const auto& [canonical, spellings] : names)
+    for (const char* spelt : spellings) EXPECT_EQ(good(nsa_canonical_name(spelt)), std::string(canonical) + ".weight") << spelt;
   for (const char* name : {"layers.x.nsa.compress_key", "layers.3.nsa.memory_kv", "layers.3", "layers.", "nsa.gate.0.weight",
            "layers.3.nsa.proj_q.scale", "layers.-1.nsa.gate.0.weight"})
     expect_error(nsa_canonical_name(name), name);

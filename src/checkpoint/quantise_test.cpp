@@ -20,45 +20,45 @@ std::vector<std::byte> from_hex(const std::string& hex) {
   return out;
 }
 
-nlohmann::json recorded() { return nlohmann::json::parse(std::ifstream(HUNCH_ROOT "/models/golden/blocks.json")); }
-
 double relative_rms(const std::vector<float>& x, DType dtype) {
-  std::vector<std::byte> packed(dtype_bytes(dtype, x.size()));
+  const tiny::Bytes packed = tiny::encoded(dtype, x);
   std::vector<float> back(x.size());
-  quantise_row(dtype, x.data(), packed.data(), int64_t(x.size()));
   dequantise_row(dtype, packed.data(), back.data(), int64_t(x.size()));
   double off = 0, all = 0;
   for (size_t i = 0; i < x.size(); ++i) off += std::pow(double(back[i]) - x[i], 2), all += std::pow(double(x[i]), 2);
   return std::sqrt(off / all);
 }
 
-TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
-  int cases = 0;
-  const auto all = recorded();
-  for (const auto& entry : all["decode"]) {
-    const auto dtype = dtype_named(entry["type"].get<std::string>());
-    ASSERT_TRUE(dtype);
-    const auto blocks = from_hex(entry["blocks"]), expected = from_hex(entry["values"]);
-    std::vector<float> values(expected.size() / 4);
-    dequantise_row(*dtype, blocks.data(), values.data(), int64_t(values.size()));
-    EXPECT_EQ(std::memcmp(values.data(), expected.data(), expected.size()), 0) << entry["type"];
-    ++cases;
+struct Recorded {
+  DType dtype;
+  std::vector<std::byte> blocks;
+  std::vector<float> values;
+};
+std::vector<Recorded> recorded(const char* which) {
+  const auto all = nlohmann::json::parse(std::ifstream(HUNCH_ROOT "/models/golden/blocks.json"));
+  std::vector<Recorded> out;
+  for (const auto& entry : all[which]) {
+    const auto values = from_hex(entry["values"]);
+    out.push_back({dtype_named(entry["type"].get<std::string>()).value(), from_hex(entry["blocks"]), {}});
+    out.back().values.resize(values.size() / 4);
+    std::memcpy(out.back().values.data(), values.data(), values.size());
   }
-  EXPECT_EQ(cases, 5);
+  return out;
+}
+
+TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
+  const auto all = recorded("decode");
+  EXPECT_EQ(all.size(), 5u);
+  for (const auto& [dtype, blocks, expected] : all) {
+    std::vector<float> values(expected.size());
+    dequantise_row(dtype, blocks.data(), values.data(), int64_t(values.size()));
+    EXPECT_EQ(std::memcmp(values.data(), expected.data(), 4 * expected.size()), 0) << dtype_info(dtype).name;
+  }
 }
 
 TEST(Quantise, EncodesQ8AndQ4ToTheRecordedBytes) {
-  const auto all = recorded();
-  for (const auto& entry : all["encode"]) {
-    const auto dtype = dtype_named(entry["type"].get<std::string>());
-    ASSERT_TRUE(dtype);
-    const auto expected = from_hex(entry["blocks"]), bytes = from_hex(entry["values"]);
-    std::vector<float> values(bytes.size() / 4);
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    std::vector<std::byte> packed(expected.size());
-    quantise_row(*dtype, values.data(), packed.data(), int64_t(values.size()));
-    EXPECT_EQ(packed, expected) << entry["type"];
-  }
+  for (const auto& [dtype, expected, values] : recorded("encode"))
+    EXPECT_EQ(tiny::encoded(dtype, values), expected) << dtype_info(dtype).name;
 }
 
 TEST(Quantise, Q4KLosesLessThanQ40OnTheSameRow) {
@@ -70,7 +70,7 @@ TEST(Quantise, Q4KLosesLessThanQ40OnTheSameRow) {
 }
 
 TEST(Quantise, Q4KKeepsRowsThatItCanRepresent) {
-  EXPECT_EQ(relative_rms(std::vector<float>(256, -1.f), DType::Q4_K) < 1e-3, true);
+  EXPECT_LT(relative_rms(std::vector<float>(256, -1.f), DType::Q4_K), 1e-3);
   std::vector<float> ramp(256);
   for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = float(i % 16) - 4;
   EXPECT_LT(relative_rms(ramp, DType::Q4_K), 2e-3);
@@ -91,27 +91,21 @@ TEST(Quantise, Fp8CodesAreTheirDefinition) {
 }
 
 TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
+  const auto codes = [](const std::vector<float>& x) {
+    std::vector<int> out;
+    for (const std::byte code : tiny::encoded(DType::F8_E4M3, x)) out.push_back(int(code));
+    return out;
+  };
   for (int code = 0; code < 126; ++code) {
     const std::byte pair[] = {std::byte(code), std::byte(code + 1)};
     float low_high[2];
     dequantise_row(DType::F8_E4M3, pair, low_high, 2);
     const float middle = (low_high[0] + low_high[1]) / 2;
-    const float x[] = {
-        low_high[0], std::nextafter(middle, 0.f), middle, std::nextafter(middle, 500.f), -std::nextafter(middle, 0.f)};
-    std::byte got[5];
-    quantise_row(DType::F8_E4M3, x, got, 5);
-    EXPECT_EQ(int(got[0]), code);
-    EXPECT_EQ(int(got[1]), code);
-    EXPECT_EQ(int(got[2]), code + code % 2);
-    EXPECT_EQ(int(got[3]), code + 1);
-    EXPECT_EQ(int(got[4]), code + 128);
+    const float below = std::nextafter(middle, 0.f), above = std::nextafter(middle, 500.f);
+    EXPECT_EQ(codes({low_high[0], below, middle, above, -below}),
+        (std::vector<int>{code, code, code + code % 2, code + 1, code + 128}));
   }
-  const float past[] = {449, 1e30f, -1e30f};
-  std::byte got[3];
-  quantise_row(DType::F8_E4M3, past, got, 3);
-  EXPECT_EQ(int(got[0]), 126);
-  EXPECT_EQ(int(got[1]), 126);
-  EXPECT_EQ(int(got[2]), 254);
+  EXPECT_EQ(codes({449, 1e30f, -1e30f}), (std::vector<int>{126, 126, 254}));
 }
 
 TEST(Quantise, RowsOfFp8TakeTheScaleOfTheirBlock) {
@@ -148,9 +142,7 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
   for (const float unit : {1.0f, 0x1p-20f, 0x1p30f}) {
     std::vector<float> x(32), back(32);
     for (size_t i = 0; i < 32; ++i) x[i] = unit * row[i % 16];
-    std::byte block[17];
-    quantise_row(DType::MXFP4, x.data(), block, 32);
-    dequantise_row(DType::MXFP4, block, back.data(), 32);
+    dequantise_row(DType::MXFP4, tiny::encoded(DType::MXFP4, x).data(), back.data(), 32);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
   }
 }
@@ -185,9 +177,7 @@ TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
     for (const float scale : {0.f, 1e-42f, 1e-38f, 1e-20f}) {
       std::vector<float> x = tiny::values(256, 9);
       for (float& value : x) value *= scale;
-      std::vector<std::byte> packed(dtype_bytes(dtype, 256));
-      quantise_row(dtype, x.data(), packed.data(), 256);
-      dequantise_row(dtype, packed.data(), x.data(), 256);
+      dequantise_row(dtype, tiny::encoded(dtype, x).data(), x.data(), 256);
       for (const float value : x) EXPECT_LE(std::fabs(value), 1e-7f) << dtype_info(dtype).name << " " << scale;
     }
 }

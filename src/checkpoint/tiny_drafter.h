@@ -1,6 +1,8 @@
 // Tiny learned drafters in both formats, for tests: an EAGLE-3 layer for the tiny models of tiny_model.h.
 #pragma once
 
+#include <numeric>
+
 #include "checkpoint/drafter_file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tiny_model.h"
@@ -21,26 +23,21 @@ inline nlohmann::json eagle3_config() {
 inline std::vector<NamedShape> eagle3_tensors() {
   std::vector<NamedShape> out{{"fc.weight", {kHidden, 3 * kHidden}}};
   const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("midlayer.{}.weight", name), shape}); };
-  add("input_layernorm", {kHidden});
-  add("hidden_norm", {kHidden});
-  add("self_attn.q_proj", {kHeads * kHeadDim, 2 * kHidden});
-  add("self_attn.k_proj", {kKvHeads * kHeadDim, 2 * kHidden});
-  add("self_attn.v_proj", {kKvHeads * kHeadDim, 2 * kHidden});
-  add("self_attn.o_proj", {kHidden, kHeads * kHeadDim});
+  for (const char* name : {"input_layernorm", "hidden_norm"}) add(name, {kHidden});
+  add("self_attn.q_proj", {kQueryDim, 2 * kHidden});
+  for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) add(name, {kKvDim, 2 * kHidden});
+  add("self_attn.o_proj", {kHidden, kQueryDim});
   add("post_attention_layernorm", {kHidden});
-  add("mlp.gate_proj", {kFfn, kHidden});
-  add("mlp.up_proj", {kFfn, kHidden});
+  for (const char* name : {"mlp.gate_proj", "mlp.up_proj"}) add(name, {kFfn, kHidden});
   add("mlp.down_proj", {kHidden, kFfn});
-  out.push_back({"norm.weight", {kHidden}});
-  out.push_back({"lm_head.weight", {kDraftVocab, kHidden}});
-  out.push_back({"d2t", {kDraftVocab}});
-  out.push_back({"t2d", {kVocab}});
+  out.insert(out.end(),
+      {{"norm.weight", {kHidden}}, {"lm_head.weight", {kDraftVocab, kHidden}}, {"d2t", {kDraftVocab}}, {"t2d", {kVocab}}});
   return out;
 }
 
 inline std::vector<int64_t> d2t() {
-  std::vector<int64_t> out;
-  for (int64_t i = 0; i < kDraftVocab; ++i) out.push_back(i);
+  std::vector<int64_t> out(kDraftVocab);
+  std::iota(out.begin(), out.end(), 0);
   return out;
 }
 

@@ -14,6 +14,7 @@
 namespace hunch::tiny {
 
 inline constexpr int kVocab = 40, kHidden = 32, kFfn = 64, kLayers = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
+inline constexpr int kQueryDim = kHeads * kHeadDim, kKvDim = kKvHeads * kHeadDim;
 inline constexpr int kExperts = 4, kExpertsPerToken = 2, kExpertFfn = 16;  // of qwen3_moe and DeepSeek's, in their last layer
 inline constexpr int kQRank = 12, kKvRank = 16, kNope = 8, kRope = 4;      // of DeepSeek's
 
@@ -52,54 +53,47 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
   std::vector<NamedShape> out{{"model.embed_tokens.weight", {kVocab, kHidden}}};
   const bool deepseek = family.starts_with("deepseek");
   for (int layer = 0; layer < kLayers; ++layer) {
-    const auto add = [&](const char* name, Shape shape) {
+    const auto named = [&](const std::string& name, Shape shape) {
       out.push_back({fmt::format("model.layers.{}.{}", layer, name), shape});
     };
-    add("input_layernorm.weight", {kHidden});
+    const auto add = [&](const std::string& name, Shape shape) { named(name + ".weight", shape); };
+    add("input_layernorm", {kHidden});
     if (deepseek) {
       const bool v3 = family == "deepseek_v3";
-      if (v3) add("self_attn.q_a_proj.weight", {kQRank, kHidden}), add("self_attn.q_a_layernorm.weight", {kQRank});
-      add(v3 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight", {kHeads * (kNope + kRope), v3 ? kQRank : kHidden});
-      add("self_attn.kv_a_proj_with_mqa.weight", {kKvRank + kRope, kHidden});
-      add("self_attn.kv_a_layernorm.weight", {kKvRank});
-      add("self_attn.kv_b_proj.weight", {kHeads * (kNope + kHeadDim), kKvRank});
+      if (v3) add("self_attn.q_a_proj", {kQRank, kHidden}), add("self_attn.q_a_layernorm", {kQRank});
+      add(v3 ? "self_attn.q_b_proj" : "self_attn.q_proj", {kHeads * (kNope + kRope), v3 ? kQRank : kHidden});
+      add("self_attn.kv_a_proj_with_mqa", {kKvRank + kRope, kHidden});
+      add("self_attn.kv_a_layernorm", {kKvRank});
+      add("self_attn.kv_b_proj", {kHeads * (kNope + kHeadDim), kKvRank});
     } else {
-      add("self_attn.q_proj.weight", {kHeads * kHeadDim, kHidden});
-      add("self_attn.k_proj.weight", {kKvHeads * kHeadDim, kHidden});
-      add("self_attn.v_proj.weight", {kKvHeads * kHeadDim, kHidden});
+      add("self_attn.q_proj", {kQueryDim, kHidden});
+      for (const char* name : {"self_attn.k_proj", "self_attn.v_proj"}) add(name, {kKvDim, kHidden});
     }
     if (family == "qwen2") {
-      add("self_attn.q_proj.bias", {kHeads * kHeadDim});
-      add("self_attn.k_proj.bias", {kKvHeads * kHeadDim});
-      add("self_attn.v_proj.bias", {kKvHeads * kHeadDim});
+      named("self_attn.q_proj.bias", {kQueryDim});
+      for (const char* name : {"self_attn.k_proj.bias", "self_attn.v_proj.bias"}) named(name, {kKvDim});
     }
     if (family == "qwen3" || family == "qwen3_moe") {
-      add("self_attn.q_norm.weight", {kHeadDim});
-      add("self_attn.k_norm.weight", {kHeadDim});
+      add("self_attn.q_norm", {kHeadDim});
+      add("self_attn.k_norm", {kHeadDim});
     }
     if (family == "nsa") {
-      add("self_attn.g_proj.weight", {3 * kHeads, kHidden});
-      add("self_attn.compress_key", {kKvHeads, 8});
-      add("self_attn.compress_value", {kKvHeads, 8});
-      add("self_attn.intra_block_pe", {kKvHeads, 8, kHeadDim});
+      add("self_attn.g_proj", {3 * kHeads, kHidden});
+      for (const char* name : {"self_attn.compress_key", "self_attn.compress_value"}) named(name, {kKvHeads, 8});
+      named("self_attn.intra_block_pe", {kKvHeads, 8, kHeadDim});
     }
-    add("self_attn.o_proj.weight", {kHidden, kHeads * kHeadDim});
-    add("post_attention_layernorm.weight", {kHidden});
+    add("self_attn.o_proj", {kHidden, kQueryDim});
+    add("post_attention_layernorm", {kHidden});
     const bool experts = (family == "qwen3_moe" || deepseek) && layer == kLayers - 1;
-    if (experts) add("mlp.gate.weight", {kExperts, kHidden});
-    if (experts && family == "deepseek_v3") add("mlp.gate.e_score_correction_bias", {kExperts});
-    if (experts && deepseek) {
-      add("mlp.shared_experts.gate_proj.weight", {2 * kExpertFfn, kHidden});
-      add("mlp.shared_experts.up_proj.weight", {2 * kExpertFfn, kHidden});
-      add("mlp.shared_experts.down_proj.weight", {kHidden, 2 * kExpertFfn});
-    }
-    for (int e = 0; e < (experts ? kExperts : 1); ++e) {
-      const std::string of = experts ? fmt::format("mlp.experts.{}.", e) : "mlp.";
-      const int width = experts ? kExpertFfn : kFfn;
-      add((of + "gate_proj.weight").c_str(), {width, kHidden});
-      add((of + "up_proj.weight").c_str(), {width, kHidden});
-      add((of + "down_proj.weight").c_str(), {kHidden, width});
-    }
+    if (experts) add("mlp.gate", {kExperts, kHidden});
+    if (experts && family == "deepseek_v3") named("mlp.gate.e_score_correction_bias", {kExperts});
+    const auto add_mlp = [&](const std::string& of, int width) {
+      for (const char* name : {"gate_proj", "up_proj"}) add(of + name, {width, kHidden});
+      add(of + "down_proj", {kHidden, width});
+    };
+    if (experts && deepseek) add_mlp("mlp.shared_experts.", 2 * kExpertFfn);
+    if (!experts) add_mlp("mlp.", kFfn);
+    for (int e = 0; experts && e < kExperts; ++e) add_mlp(fmt::format("mlp.experts.{}.", e), kExpertFfn);
   }
   out.push_back({"model.norm.weight", {kHidden}});
   out.push_back({"lm_head.weight", {kVocab, kHidden}});
@@ -194,18 +188,20 @@ inline nlohmann::json tokenizer() {
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "b c", "c d", "d e"}}}}};
 }
 
+// Keys of an architecture that has everything but a feed-forward width.
+inline void add_keys(GgufWriter& out, const std::string& architecture) {
+  out.add_text("general.architecture", architecture);
+  for (const auto& [key, value] : {std::pair("context_length", 512), {"embedding_length", kHidden}, {"block_count", kLayers},
+           {"attention.head_count", kHeads}, {"attention.head_count_kv", kKvHeads}, {"attention.key_length", kHeadDim},
+           {"attention.value_length", kHeadDim}})
+    out.add_u32(architecture + "." + key, uint32_t(value));
+  out.add_f32(architecture + ".attention.layer_norm_rms_epsilon", 1e-6f);
+}
+
 // The keys of a tiny qwen3, without tensors.
 inline void add_qwen3_keys(GgufWriter& out) {
-  out.add_text("general.architecture", "qwen3");
-  out.add_u32("qwen3.context_length", 512);
-  out.add_u32("qwen3.embedding_length", kHidden);
-  out.add_u32("qwen3.block_count", kLayers);
+  add_keys(out, "qwen3");
   out.add_u32("qwen3.feed_forward_length", kFfn);
-  out.add_u32("qwen3.attention.head_count", kHeads);
-  out.add_u32("qwen3.attention.head_count_kv", kKvHeads);
-  out.add_u32("qwen3.attention.key_length", kHeadDim);
-  out.add_u32("qwen3.attention.value_length", kHeadDim);
-  out.add_f32("qwen3.attention.layer_norm_rms_epsilon", 1e-6f);
   out.add_f32("qwen3.rope.freq_base", 1e6f);
 }
 
@@ -224,18 +220,15 @@ inline void add_vocabulary(GgufWriter& out, int tokens = kVocab) {
 inline std::vector<NamedShape> gguf_tensors() {
   std::vector<NamedShape> out{{"token_embd.weight", {kVocab, kHidden}}};
   for (int layer = 0; layer < kLayers; ++layer) {
-    const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("blk.{}.{}", layer, name), shape}); };
-    add("attn_norm.weight", {kHidden});
-    add("attn_q.weight", {kHeads * kHeadDim, kHidden});
-    add("attn_k.weight", {kKvHeads * kHeadDim, kHidden});
-    add("attn_v.weight", {kKvHeads * kHeadDim, kHidden});
-    add("attn_q_norm.weight", {kHeadDim});
-    add("attn_k_norm.weight", {kHeadDim});
-    add("attn_output.weight", {kHidden, kHeads * kHeadDim});
-    add("ffn_norm.weight", {kHidden});
-    add("ffn_gate.weight", {kFfn, kHidden});
-    add("ffn_up.weight", {kFfn, kHidden});
-    add("ffn_down.weight", {kHidden, kFfn});
+    const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("blk.{}.{}.weight", layer, name), shape}); };
+    add("attn_norm", {kHidden});
+    add("attn_q", {kQueryDim, kHidden});
+    for (const char* name : {"attn_k", "attn_v"}) add(name, {kKvDim, kHidden});
+    for (const char* name : {"attn_q_norm", "attn_k_norm"}) add(name, {kHeadDim});
+    add("attn_output", {kHidden, kQueryDim});
+    add("ffn_norm", {kHidden});
+    for (const char* name : {"ffn_gate", "ffn_up"}) add(name, {kFfn, kHidden});
+    add("ffn_down", {kHidden, kFfn});
   }
   out.push_back({"output_norm.weight", {kHidden}});
   return out;

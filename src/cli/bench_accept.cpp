@@ -9,7 +9,6 @@
 
 #include "api/drafter_paths.h"
 #include "api/speculation_settings.h"
-#include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/commands.h"

@@ -1,5 +1,4 @@
 // Drafters by flag and by configuration: which are loaded, which guesses, and what is refused.
-#include "api/drafter_paths.h"
 
 #include "api/token_tree.h"
 #include "base/test_folder.h"

@@ -18,7 +18,6 @@
 #include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/token_run.h"
-#include "engine/verify_check.h"
 #include "text/detokenizer.h"
 
 namespace hunch {

@@ -2,7 +2,6 @@
 // argument (so that "-n -1" works); of a repeated flag the last wins. One dash takes whole names too ("-ctk"), as llama.cpp's do.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>

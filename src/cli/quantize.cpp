@@ -1,8 +1,6 @@
 // hunch quantize: any model that opens to one GGUF file in another encoding.
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "checkpoint/convert.h"
 #include "checkpoint/drafter_file.h"
 #include "cli/commands.h"

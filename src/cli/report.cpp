@@ -9,7 +9,6 @@
 #include "backend/ops/kv.h"
 #include "engine/approximation.h"
 #include "engine/defaults.h"
-#include "engine/verify_check.h"
 
 namespace hunch {
 namespace {

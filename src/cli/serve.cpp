@@ -10,7 +10,6 @@
 #include "api/chat_prompts.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
-#include "cli/generating.h"
 #include "cli/request_flags.h"
 #include "cli/serve_flags.h"
 #include "cli/serving_flags.h"

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/report.h"
 #include "cli/tune.h"
 #include "engine/approximation.h"

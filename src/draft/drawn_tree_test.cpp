@@ -113,18 +113,12 @@ TEST(DrawnTree, AShapesRanksCountDraws) {
   DrawnTree tree;
   tree.reserve(16, 4);
   const auto draws = [](const auto& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; };
-  const Grown got = grow(
-      tree, 16, 3, 16, [](const auto&) { return 0.5f; }, draws, &shape);
+  const auto half = [](const auto&) { return 0.5f; };
+  const Grown got = grow(tree, 16, 3, 16, half, draws, &shape);
   EXPECT_EQ(got.tokens, (std::vector<int32_t>{1, 2, 3, 5, 6, 5}));
   EXPECT_EQ(got.parents, (std::vector<int>{-1, -1, -1, 0, 0, 2}));
-  EXPECT_EQ(grow(
-                tree, 4, 3, 16, [](const auto&) { return 0.5f; }, draws, &shape)
-                .tokens,
-      (std::vector<int32_t>{1, 2, 3, 5}));
-  EXPECT_EQ(grow(
-                tree, 16, 1, 16, [](const auto&) { return 0.5f; }, draws, &shape)
-                .tokens,
-      (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(grow(tree, 4, 3, 16, half, draws, &shape).tokens, (std::vector<int32_t>{1, 2, 3, 5}));
+  EXPECT_EQ(grow(tree, 16, 1, 16, half, draws, &shape).tokens, (std::vector<int32_t>{1, 2, 3}));
 }
 
 TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {
@@ -142,11 +136,12 @@ TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {
     return out;
   };
   using Out = std::vector<std::pair<int, bool>>;
+  const Out one{{0, true}, {1, false}};
   EXPECT_EQ(outcome({}), (Out{{0, false}}));
-  EXPECT_EQ(outcome({0}), (Out{{0, true}, {1, false}}));
+  EXPECT_EQ(outcome({0}), one);
   const Out second = outcome({0, 3});
   ASSERT_GE(second.size(), 2u);
-  EXPECT_EQ((Out{second[0], second[1]}), (Out{{0, true}, {1, false}}));
+  EXPECT_EQ((Out{second[0], second[1]}), one);
 }
 
 }

@@ -27,10 +27,10 @@ Rows rows_of(const Sequence& sequence, int64_t first, int64_t last) {
   return rows;
 }
 
-ModelShape toy_shape(int64_t vocab) {
+ModelShape toy_shape() {
   return {
       .family = "toy",
-      .vocab_size = vocab,
+      .vocab_size = kVocab,
       .hidden = 8,
       .ffn = 8,
       .layers = 1,
@@ -62,7 +62,7 @@ class NextNumber final : public DraftNet {
 
  private:
   std::vector<Rows>& passes_;
-  ModelShape shape_ = toy_shape(kVocab);
+  ModelShape shape_ = toy_shape();
   int64_t longest_;
 };
 
@@ -95,9 +95,8 @@ class Follows : public testing::Test {
   // Entries up to `committed_len` become final in a pass.
   void follow(Sequence& sequence, int64_t committed_len) {
     ASSERT_TRUE(sequence.pages.grow_to(committed_len + 1 + kMaxDraft, pool_));
-    const TargetRows rows{
-        .sequence = &sequence, .first_position = sequence.committed_len, .count = committed_len - sequence.committed_len};
-    sequence.committed_len = committed_len;
+    const int64_t first = std::exchange(sequence.committed_len, committed_len);
+    const TargetRows rows{.sequence = &sequence, .first_position = first, .count = committed_len - first};
     follower_->follow(std::span(&rows, 1));
   }
   void begin_round() { passes_.clear(); }
@@ -122,7 +121,7 @@ class Follows : public testing::Test {
     return all;
   }
 
-  test::ShapeOnly target_{toy_shape(kVocab)};
+  test::ShapeOnly target_{toy_shape()};
   PagePool pool_{64};
   std::unique_ptr<Backend> backend_;
   std::vector<Rows> passes_;
@@ -215,30 +214,24 @@ TEST_F(Follows, RowsThatDoNotFitGoThroughBefore) {
 
 TEST_F(Follows, SharedPagesAreReadOnceByWhoeverComesFirst) {
   make(3, 128);
-  Sequence first = seated(0, 200, 100);
-  follow(first, 199);
-  (void)drafted(first, 1);
+  const auto expect_read = [&](int64_t from, Slot slot, const std::vector<int32_t>& found) {
+    begin_round();
+    Sequence s = seated(slot, 200, 100, found);
+    follow(s, 199);
+    EXPECT_EQ(drafted(s, 1), (Tokens{300}));
+    EXPECT_EQ(all_rows(), rows_of(s, from, 200));
+    return s;
+  };
+  const Sequence first = expect_read(0, 0, {});
   const std::vector<int32_t> pages{first.pages.page_of(0), first.pages.page_of(64), first.pages.page_of(128)};
-  begin_round();
-  Sequence second = seated(1, 200, 100, pages);
-  follow(second, 199);
-  EXPECT_EQ(drafted(second, 1), (Tokens{300}));
-  EXPECT_EQ(all_rows(), rows_of(second, 192, 200));
+  const Sequence second = expect_read(192, 1, pages);
 
   // A page that was taken for something else since is not what it was: that one and those behind it are read again.
   std::vector<int32_t> renewed = pages;
   renewed[1] = *pool_.take();
-  begin_round();
-  Sequence third = seated(2, 200, 100, renewed);
-  follow(third, 199);
-  (void)drafted(third, 1);
-  EXPECT_EQ(all_rows(), rows_of(third, 64, 200));
+  const Sequence third = expect_read(64, 2, renewed);
   follower_->close(2);
-  begin_round();
-  Sequence again = seated(2, 200, 100, renewed);
-  follow(again, 199);
-  (void)drafted(again, 1);
-  EXPECT_EQ(all_rows(), rows_of(again, 192, 200));
+  const Sequence again = expect_read(192, 2, renewed);
 }
 
 TEST_F(Follows, ASeatForgetsWhoLeftIt) {

@@ -45,28 +45,27 @@ void expect_within_limits(const DraftTree& tree, const DraftLimits& limits, int 
 TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
   constexpr int kSlots = 37, kVocab = 5;
   Dice dice(1);
+  const auto begun = [&](Slot slot) { return sequence_of(random_stream(1 + dice.below(30), kVocab, dice), slot, 200); };
   auto busy = make_proposer(GetParam(), kEager, kSlots);
   std::vector<Sequence> sequences(kSlots);
   std::vector<int64_t> copy_from(kSlots, 0);
-  std::vector<std::unique_ptr<Tree>> trees;
+  Tree trees[kSlots];
   for (Slot slot = 0; slot < kSlots; ++slot) {
-    sequences[size_t(slot)] = sequence_of(random_stream(1 + dice.below(30), kVocab, dice), slot, 200);
+    sequences[size_t(slot)] = begun(slot);
     busy->open(sequences[size_t(slot)]);
-    trees.push_back(std::make_unique<Tree>());
   }
   int found = 0;
   for (int round = 0; round < 60; ++round) {
     std::vector<DraftTask> tasks;
     for (Slot slot = 0; slot < kSlots; ++slot) {
       if (dice.below(3) == 0) continue;  // waits this round
-      const DraftLimits limits{
-          .max_tokens = dice.below(12),
-          .max_depth = dice.below(5),
-          .want_q = dice.below(2) == 0,
-          .may_branch = dice.below(2) == 0,
-      };
-      trees[size_t(slot)]->tree.size = 7;  // what an earlier round left
-      tasks.push_back({.sequence = &sequences[size_t(slot)], .limits = limits, .tree = &trees[size_t(slot)]->tree});
+      const int most = dice.below(12), depth = dice.below(5);
+      const bool want_q = dice.below(2) == 0, branch = dice.below(2) == 0;
+      DraftTree& tree = trees[size_t(slot)].tree;
+      tree.size = 7;  // what an earlier round left
+      tasks.push_back({.sequence = &sequences[size_t(slot)],
+          .limits = {.max_tokens = most, .max_depth = depth, .want_q = want_q, .may_branch = branch},
+          .tree = &tree});
     }
     busy->propose(tasks);
     for (const DraftTask& task : tasks) {
@@ -87,7 +86,7 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
         busy->close(slot);
         const Slot other = dice.below(kSlots);
         const int fate = dice.below(3);
-        if (fate == 0) sequence = sequence_of(random_stream(1 + dice.below(30), kVocab, dice), slot, 200);
+        if (fate == 0) sequence = begun(slot);
         if (fate == 2 && other != slot) {
           busy->close(other);
           std::swap(sequence, sequences[size_t(other)]);

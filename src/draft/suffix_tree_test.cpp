@@ -18,14 +18,16 @@ struct Text {
   Tokens tokens;
 };
 
-void insert_all(SuffixTree& tree, uint32_t at, int len, int depth) {
-  for (int i = 0; i < len; ++i) tree.insert(at + uint32_t(i), std::min(depth, len - i));
+void forget(SuffixTree& tree, const Text& text, int depth) {
+  const int len = int(text.tokens.size());
+  for (int i = 0; i < len; ++i) tree.erase(text.at + uint32_t(i), std::min(depth, len - i));
 }
 
 Text add(SuffixTree& tree, const Tokens& tokens, int depth) {
   const Text text{tree.end(), tokens};
   for (const int32_t token : tokens) tree.append(token);
-  insert_all(tree, text.at, int(tokens.size()), depth);
+  const int len = int(tokens.size());
+  for (int i = 0; i < len; ++i) tree.insert(text.at + uint32_t(i), std::min(depth, len - i));
   return text;
 }
 
@@ -96,10 +98,8 @@ TEST(SuffixTree, ForgetsATextAsIfItHadNeverKnownIt) {
     for (int step = 0; step < 40; ++step) {
       const Tokens more = test::random_stream(1 + dice.below(60), alphabet, dice);
       while (!texts.empty() && (tokens + int(more.size()) > 128 || dice.below(4) == 0)) {
-        const Text& oldest = texts.front();
-        for (int i = 0; i < int(oldest.tokens.size()); ++i)
-          tree.erase(oldest.at + uint32_t(i), std::min(depth, int(oldest.tokens.size()) - i));
-        tokens -= int(oldest.tokens.size());
+        forget(tree, texts[0], depth);
+        tokens -= int(texts[0].tokens.size());
         texts.pop_front();
       }
       texts.push_back(add(tree, more, depth));
@@ -111,11 +111,7 @@ TEST(SuffixTree, ForgetsATextAsIfItHadNeverKnownIt) {
       ASSERT_EQ(tree.num_nodes(), fresh.num_nodes()) << "nodes that were split stay split";
       ASSERT_EQ(tree.count({}), tokens);
     }
-    while (!texts.empty()) {
-      for (int i = 0; i < int(texts[0].tokens.size()); ++i)
-        tree.erase(texts[0].at + uint32_t(i), std::min(depth, int(texts[0].tokens.size()) - i));
-      texts.pop_front();
-    }
+    for (const Text& text : texts) forget(tree, text, depth);
     EXPECT_EQ(tree.num_nodes(), 1);
   }
 }

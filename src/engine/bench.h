@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "draft/static_tree.h"
 #include "engine/parts.h"

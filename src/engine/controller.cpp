@@ -148,6 +148,7 @@ RequestView Controller::view_of(const Running& who) const {
       .context_len = who.sequence.committed_len,
       .room = std::min(kMaxPlannedDraft, who.most_depth()),
       .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
+      .guess_ms = who.grammar() ? masks_.guess_ms() : 0,
       .prepared = who.prepared || who.chooses_blocks() ? kSelf : -1,
   };
   if (who.plan.paced) {
@@ -254,12 +255,17 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     if (planner_.options().widest_counts) shape.widest = std::max(shape.widest, 1.0 + who->tree().size);
   // Scores that are collected on the way count as the pass's; they are a few per cent of it.
   double pass = report.pass_ms, learn = report.select_ms;
+  bool tells = true;
+  if (report.masked > 0 && parts_.backend->asynchronous()) {
+    const double usual = table_.verify.ms(shape);
+    pass = masks_.record(pass, usual, report.masks_ms, report.masked_rows - report.masked), tells = pass != usual;
+  }
   if (report.learning > 0 && parts_.backend->asynchronous()) {
     // There the host sees only the whole: beyond what such a pass takes else, it is for learning.
     const double usual = table_.verify.ms(shape);
     learn = std::max(pass - usual, kLeastLearning * pass), pass = pass < usual ? pass : 0;
   }
-  if (pass > 0) table_.verify.record(shape, pass);
+  if (pass > 0 && tells) table_.verify.record(shape, pass);
   if (report.learning > 0) {
     const double share = double(report.learning) / report.decodes;
     table_.drafts[0].learn.record(

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/mask_costs.h"
 #include "engine/planner.h"
 #include "engine/step.h"
 
@@ -46,6 +47,7 @@ class Controller {
   int num_chains_;  // arms before those of trees
   double ratio_;    // that self drafts keep unless the request says otherwise
   std::array<int, kMaxArms> new_lists_{};
+  MaskCosts masks_;
   bool copy_failed_ = false;  // of the weights that self drafts with
   std::vector<Running*> lookups_;
   std::vector<RequestView> views_;

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
 #include <string>
 #include <vector>
 

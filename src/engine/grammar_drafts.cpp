@@ -34,7 +34,7 @@ void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int mos
 
 }
 
-void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree, bool further) {
+void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
   if (tree.in_flight || (tree.size > 0 && tree.law == DraftLaw::Given)) return;
   if (tree.size == 0) tree.law = DraftLaw::Point;
   std::vector<int> places(size_t(tree.size)), moved(size_t(tree.size), -1);  // of each node; where it stands now
@@ -52,11 +52,20 @@ void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTr
     ++kept;
   }
   tree.size = kept;
-  if (!chain || (kept > 0 && !further)) return;
+  if (!chain) return;
   int last = GrammarMask::kCommitted;
   for (int node = 0; node < kept; ++node) last = grammar.step(last, tree.tokens(node));
   extend(grammar, tokenizer, last, most, tree);
-  grammar.fill_soon();
+}
+
+void refuse_forbidden(GrammarMask& grammar, const DraftTree& tree, View<int32_t, 1> choices) {
+  std::vector<int> places{GrammarMask::kCommitted};  // by row; -1: the target did not come here
+  for (int node = 0; node < tree.size; ++node) {
+    const int parent = tree.parents[size_t(node)] + 1;
+    const bool kept = places[size_t(parent)] >= 0 && choices(parent) == tree.tokens(node);
+    places.push_back(kept ? grammar.step(places[size_t(parent)], tree.tokens(node)) : -1);
+    if (kept && (places.back() < 0 || !grammar.may_say(places.back(), choices(node + 1)))) choices(node + 1) = -1;
+  }
 }
 
 bool jump_ahead(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {

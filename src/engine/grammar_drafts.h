@@ -9,8 +9,11 @@
 namespace hunch {
 
 // Drops guesses that the grammar refuses and all behind them. A chain then goes on with what is forced, up to `most` guesses.
-// Drawn guesses (law Given) stay as they are: they were drawn under the grammar. `further` false: without guesses alone.
-void keep_to(GrammarMask&, const Tokenizer&, int most, DraftTree&, bool further = true);
+// Drawn guesses (law Given) stay as they are: they were drawn under the grammar.
+void keep_to(GrammarMask&, const Tokenizer&, int most, DraftTree&);
+
+// After a pass that left masks out behind guesses: of the target's choices, a row each, those that the grammar forbids become -1.
+void refuse_forbidden(GrammarMask&, const DraftTree&, View<int32_t, 1> choices);
 
 // Fills the tree with a chain of forced tokens where it is worth a round: true; else the tree is left alone.
 bool jump_ahead(GrammarMask&, const Tokenizer&, int most, DraftTree&);

@@ -5,17 +5,11 @@
 #include <time.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace hunch {
-namespace {
-
-constexpr int kMostBeginnings = 64;
-
-}
-
 GrammarMask::GrammarMask(
     const GrammarCompiler& compiler, std::shared_ptr<const CompiledGrammar> grammar, bool keep_going, MaskWorkers* workers)
     : state_(std::move(grammar), compiler),
@@ -30,15 +24,17 @@ GrammarMask::~GrammarMask() {
   if (workers_) workers_->forget(*this);
 }
 
-void GrammarMask::fill_soon() {
+void GrammarMask::fill_soon(int places) {
+  soon_ = places;
   if (workers_) workers_->soon(*this);
 }
 
 bool GrammarMask::fill_one() {
   const Bounded bounded(*this);
-  const auto next =
-      std::find_if(places_.begin(), places_.end(), [this](const Place& p) { return !p.filled && p.allowed && !broken_; });
-  if (next == places_.end()) return false;
+  int left = soon_;
+  const auto next = std::find_if(
+      places_.begin(), places_.end(), [&](const Place& p) { return p.allowed && !broken_ && (!p.filled || --left == 0); });
+  if (next == places_.end() || next->filled) return false;
   fill(int(next - places_.begin()));
   return true;
 }
@@ -65,10 +61,17 @@ void GrammarMask::append(int32_t token) {
 }
 
 TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
+  const auto start = Clock::now();
   const Bounded bounded(*this);
   int place = kCommitted;
   for (const int32_t token : path) place = find(place, token);
-  if (!places_[size_t(place)].filled) fill(place);
+  const Place& here = places_[size_t(place)];
+  if (leaves_out_ && place != kCommitted && here.allowed && !here.filled && !broken_) {
+    go_to(place);
+    if (state_.has_choice()) return {};
+  }
+  if (!here.filled) fill(place);
+  waited_ms_ += ms_since(start);
   return {masks_[size_t(place)].get(), places_[size_t(place)].only_ends};
 }
 
@@ -78,15 +81,13 @@ int GrammarMask::step(int place, int32_t token) {
   return places_[size_t(next)].allowed ? next : -1;
 }
 
+bool GrammarMask::may_say(int place, int32_t token) {
+  return step(place, token) >= 0 && !(keep_going_ && std::find(end_ids_.begin(), end_ids_.end(), token) != end_ids_.end());
+}
+
 std::string GrammarMask::forced(int place, size_t most_bytes) {
   const Bounded bounded(*this);
   if (broken_ || !places_[size_t(place)].allowed) return {};
-  // The row behind this place needs its mask anyway. What is forced has only its own beginnings as tokens.
-  if (!places_[size_t(place)].filled) fill(place);
-  int allowed = 0;
-  for (size_t word = 0; word < num_words_ && allowed <= kMostBeginnings; ++word)
-    allowed += std::popcount(masks_[size_t(place)][word]);
-  if (allowed > kMostBeginnings) return {};
   go_to(place);
   return state_.forced(most_bytes);
 }

@@ -1,10 +1,12 @@
 // GrammarMask: the grammar of one request as a rule of its logits. Owned by its LogitState.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/ops/token_mask.h"
@@ -31,10 +33,17 @@ class GrammarMask final : public TokenMask {
   // Bytes that every continuation from there begins with, so many at most.
   std::string forced(int place, size_t most_bytes);
 
-  // What is known by now will be asked for: workers, if there are any, fill its masks.
-  void fill_soon();
-  // Of such a place, if there is one. Any thread.
+  // Masks of so many places will be asked for, the first that were: workers, if there are any, fill them.
+  void fill_soon(int places);
+  // That of one such place, if there is one left. Any thread.
   bool fill_one();
+  // While `on`, after() leaves masks out behind guesses where there is a choice: one can take a thousand times what may_say()
+  // does, which then checks what was chosen.
+  void leave_out(bool on) { leaves_out_ = on; }
+  bool may_say(int place, int32_t token);
+
+  // Milliseconds that after() took since this was asked last.
+  double take_waited_ms() { return std::exchange(waited_ms_, 0); }
 
  private:
   struct Place {
@@ -67,6 +76,9 @@ class GrammarMask final : public TokenMask {
   MaskWorkers* const workers_;
   bool broken_ = false;  // a token was committed that the grammar refuses: nothing follows
   std::vector<Place> places_;
+  bool leaves_out_ = false;
+  double waited_ms_ = 0;
+  std::atomic<int> soon_ = 0;
   int at_ = kCommitted;                             // where state_ stands
   std::vector<int> way_;                            // scratch of go_to
   std::vector<std::unique_ptr<uint32_t[]>> masks_;  // by place; more than places_, kept for later rounds

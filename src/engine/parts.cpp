@@ -320,7 +320,9 @@ Result<GrammarCompiler*> EngineParts::grammars() {
     return usage_error("structured output needs the model's tokenizer, and this model has none: leave the structure out");
   if (model->shape().eos_ids.empty())
     return usage_error("structured output needs an end-of-text token, and this model names none: leave the structure out");
-  grammars_ = std::make_unique<GrammarCompiler>(*tokenizer, model->shape().vocab_size, model->shape().eos_ids);
+  const double seconds = std::clamp(0.5 * std::thread::hardware_concurrency(), 1.0, 8.0);  // of one of so many
+  grammars_ = std::make_unique<GrammarCompiler>(
+      *tokenizer, model->shape().vocab_size, model->shape().eos_ids, GrammarLimits{.seconds = seconds});
   return grammars_.get();
 }
 

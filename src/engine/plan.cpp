@@ -82,7 +82,7 @@ Result<RequestPlan> plan_request(
   plan.noise.seed = s.seed ? *s.seed : (uint64_t(entropy()) << 32 | entropy());
 
   plan.logprobs = s.logprobs, plan.prompt_logprobs = s.prompt_logprobs;
-  const bool greedy = plan.sampling.temperature < 1e-5f;
+  const bool greedy = plan.greedy();
   plan.rule = !o.rule.empty() ? o.rule : greedy || s.seed ? "match" : "ratio";
   plan.proposer = o.proposer;
   plan.planned = plan.proposer == "auto";

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backend/ops/sample.h"
-#include "base/guarantee.h"
 #include "checkpoint/checkpoint.h"
 #include "draft/proposer.h"
 #include "draft/static_tree.h"
@@ -20,6 +19,7 @@ class CompiledGrammar;  // text/grammar.h
 
 struct RequestPlan {
   SamplingParams sampling;
+  bool greedy() const { return sampling.temperature < 1e-5f; }
   NoiseKey noise;
   std::string proposer, policy_name, rule;
   std::vector<std::string> drafters;  // the proposers it uses: none, one, or those that `auto` chooses from

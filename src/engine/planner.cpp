@@ -98,6 +98,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   }
   const Counts& goes_on = shared_[size_t(a)].goes_on;
   double kept = 1, drafted = 1;
+  const double guess = view.guess_ms * arm.width * sequences_ / plain_ms_;  // in tokens
   chain.gain[0] = chain.drafts[0] = 0;
   for (int g = 1; g <= chain.longest; ++g) {
     const size_t i = size_t(g - 1);
@@ -105,7 +106,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     kept *= p;
     if (arm.passes && g > 1) drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
     chain.acceptance[size_t(g)] = p;
-    chain.gain[size_t(g)] = chain.gain[i] + slot.weight * kept;
+    chain.gain[size_t(g)] = chain.gain[i] + slot.weight * kept - guess;
     chain.drafts[size_t(g)] = chain.drafts[i] + drafted;
   }
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "engine/mask_costs.h"
 #include "engine/planner_testing.h"
 
 namespace hunch {
@@ -43,6 +44,24 @@ TEST(Planner, DraftsWhereItPaysAndLearnsForTheNextRound) {
   EXPECT_EQ(d.learn, kSelf);
   EXPECT_GT(d.stop_below, 0);
   EXPECT_LT(d.stop_below, 0.5);
+}
+
+TEST(Planner, LeavesGuessesWhoseMasksTakeMoreThanTheyBring) {
+  RequestView v = view();
+  v.arms = 1 << kNgram, v.found[kNgram] = {8, 7};
+  MaskCosts masks;
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(masks.record(5, 4, 2, 0), 4);
+    EXPECT_EQ(masks.record(5 + 8 * 0.5, 4, 2, 8), 7);
+  }
+  EXPECT_NEAR(masks.guess_ms(), 0.5, 0.01);
+  EXPECT_EQ(masks.record(3, 4, 2, 0), 3);
+  for (const double times : {0, 1, 8}) {
+    Planner planner(known_table(), options());
+    v.guess_ms = times * masks.guess_ms();
+    const int guesses = planner.decide(v).gamma;
+    EXPECT_TRUE(times == 0 ? guesses > 4 : times == 1 ? guesses > 0 && guesses <= 4 : guesses == 0) << times << " " << guesses;
+  }
 }
 
 TEST(Planner, LearnsFirstWhereNothingIsPrepared) {

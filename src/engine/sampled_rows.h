@@ -20,6 +20,7 @@ class SampledRows {
   // `reads`: what the rule will ask for.
   using Reads = AcceptanceRule::Reads;
   void sample(const Sequence&, const DraftTree&, std::span<const int32_t> parents, int64_t first, Reads reads);
+  View<int32_t, 1> choices(int64_t first, int64_t rows) { return tokens_.view<int32_t>(max_rows_).slice(first, rows); }
   // Behind sample() for all who take part: what devices work out of chains that were drawn.
   void weigh();
   // Memory for it; taken when the first request that needs it is admitted.

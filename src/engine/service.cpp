@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "engine/approximation.h"
+#include "engine/ending.h"
 #include "engine/sampling_options.h"
 #include "engine/verify_check.h"
 

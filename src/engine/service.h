@@ -12,7 +12,6 @@
 
 #include "engine/channel.h"
 #include "engine/controller.h"
-#include "engine/ending.h"
 #include "engine/step.h"
 
 namespace hunch {

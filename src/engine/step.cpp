@@ -163,6 +163,7 @@ void Step::propose(const StepPlan& plan) {
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     if (who.chosen >= 0) check_tree(who, decode.drafts);
+    if (who.grammar()) who.grammar()->fill_soon(leaves_masks_out(who) ? 1 : 1 + who.tree().size);
     who.looked_up = false;
     if (after_drafts) after_drafts(who);
   }
@@ -191,10 +192,8 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   for (Running* who : requests)
     tasks_.push_back(task_of(*who, drafter, who->most_drafts(), who->most_depth(), who->may_branch()));
   if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
-  // What is forced behind guesses is found where it costs no wait.
-  const bool further = !parts_.backend->asynchronous();
   for (Running* who : requests)
-    if (who->grammar()) keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), who->drafters[drafter].tree, further);
+    if (who->grammar()) keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), who->drafters[drafter].tree);
 }
 
 // A proposer that breaks its contract costs its guesses, not the output.
@@ -254,6 +253,7 @@ void Step::forward(const StepPlan& plan) {
     report_.learning += who.learns && who.policy;
     report_.entries += who.sequence.committed_len;
     report_.sparse |= who.check != nullptr;
+    if (who.grammar()) ++report_.masked, report_.masked_rows += who.tree().size + 1;
   }
   verify_rows = rows;
   report_.decodes = int(verified_.size()), report_.verify_rows = int(rows), report_.chunks = int(plan.chunks.size());
@@ -290,6 +290,7 @@ void Step::forward(const StepPlan& plan) {
     int64_t first = 0;
     for (Running* who : verified_) {
       who->reads = who->tree().size > 0 ? who->rule->reads(who->tree()) : AcceptanceRule::Reads::Choices;
+      if (who->grammar()) who->grammar()->leave_out(leaves_masks_out(*who));
       rows_.sample(who->sequence, who->tree(), who->row_parents, first, who->reads);
       first += who->tree().size + 1;
     }
@@ -308,6 +309,11 @@ void Step::forward(const StepPlan& plan) {
     for (Running* who : verified_) {
       const int64_t next = first + who->tree().size + 1;
       who->final_first = who->sequence.committed_len, who->first_row = first;
+      if (GrammarMask* const grammar = who->grammar()) {
+        report_.masks_ms += grammar->take_waited_ms();
+        grammar->leave_out(false);
+        if (leaves_masks_out(*who)) refuse_forbidden(*grammar, who->tree(), rows_.choices(first, next - first));
+      }
       settle(*who, first);
       first = next;
     }
@@ -499,12 +505,18 @@ void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row,
   }
   sequence.tokens.push_back(first);
   if (sequence.logit_state) sequence.logit_state->append(first);
-  if (who.grammar()) who.grammar()->fill_soon();
+  if (who.grammar() && !who.drafting()) who.grammar()->fill_soon(1);
   if (who.plan.logprobs < 0) return;
   look_at(row, std::span(&first, 1), who.plan.logprobs, 0);
   (void)parts_.backend->synchronize();
   who.top.resize(1);
   who.logprobs = {looked(0, who.plan.logprobs, who.top[0]).logprob};
+}
+
+// Greedy alone: the greatest of all logits, where it is allowed, is the greatest of those allowed, bit for bit.
+bool Step::leaves_masks_out(const Running& who) {
+  const DraftTree& tree = who.tree();
+  return who.plan.greedy() && tree.size > 0 && !tree.in_flight && who.rule->reads(tree) == AcceptanceRule::Reads::Choices;
 }
 
 void Step::settle(Running& who, int64_t first_row) {
@@ -535,7 +547,7 @@ void Step::settle(Running& who, int64_t first_row) {
   if (sequence.logit_state) {
     for (const int32_t token : verdict.tokens) sequence.logit_state->append(token);
     sequence.logit_state->append(verdict.next);
-    if (who.grammar()) who.grammar()->fill_soon();
+    if (who.grammar() && !who.drafting()) who.grammar()->fill_soon(1);  // else guesses are made first
   }
   who.path_rows.clear();
   if (!who.row_parents.empty()) {

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -18,6 +17,8 @@ namespace hunch {
 struct StepReport {
   double draft_ms = 0, pass_ms = 0, select_ms = 0;  // pass: sampling and acceptance included, choosing and copying entries not
   int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
+  double masks_ms = 0;                              // of pass_ms, waited for masks of grammars
+  int masked = 0, masked_rows = 0;                  // requests with grammars, their rows
   int64_t entries = 0;                              // read by the requests that decoded
   uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
   uint64_t launched = 0;                            // kernels one by one, as in a list that is new
@@ -66,6 +67,7 @@ class Step {
   void settle_chunk(Running&, const StepPlan::Chunk&, int64_t row, View<const float, 2> hidden);
   void fail_all(const StepPlan&, const Error&);
   void settle(Running&, int64_t first_row);
+  static bool leaves_masks_out(const Running&);
   // Log-probabilities of ids in rows of logits from `first` on, an id a row, and of the `count` most probable ones of each: known
   // in rows of looked_ from `at` on once somebody waits.
   void look_at(int64_t first, std::span<const int32_t> ids, int count, int64_t at);

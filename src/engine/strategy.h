@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace hunch {
 
@@ -43,6 +42,7 @@ struct RequestView {
   int nodes = kMaxPlannedNodes;         // guesses of a tree that there is room for
   uint32_t arms = ~0u;                  // bit a: arm a may be used
   bool insists = false;                 // guesses in every round where it can; all who do use the same one arm with passes
+  double guess_ms = 0;                  // that a guess of it takes beside its row
   int prepared = -1;                    // the arm whose selection was learned in the round before (or in the prompt); -1: none
   std::array<Found, kMaxArms> found{};  // by arm
 };

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "server/api_keys.h"
 #include "server/http.h"

@@ -1,7 +1,6 @@
 // Requests and replies as plain values, between the connection (sockets, parser) and what answers them. No sockets here.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

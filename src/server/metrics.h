@@ -2,7 +2,6 @@
 // on the loop's thread. Labels come from what was known at start (models, drafters, reasons), never from requests.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>

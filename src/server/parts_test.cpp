@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include "server/access.h"
 #include "server/answer_text.h"

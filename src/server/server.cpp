@@ -1,7 +1,6 @@
 // The server's life: start, ready, drain, end. What it answers is in answers.cpp.
 #include "server/server.h"
 
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 

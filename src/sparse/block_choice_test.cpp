@@ -1,12 +1,12 @@
 // Blocks of a sparse check on hand-made cases: budgets of equation 6, choices, means.
 #include "sparse/block_choice.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "backend/backend.h"
 #include "base/random.h"
+#include "base/test_results.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
@@ -64,27 +64,26 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
   constexpr int kHeads = 4, kKvHeads = 2, kDim = 24, kBlock = 8, kLayers = 2;
   for (const char* device : {"reference", "cpu"})
     for (const DType type : {DType::F32, DType::BF16}) {
-      auto backend = Register<Backend>::find(device)->make({.threads = 1});
-      ASSERT_TRUE(backend.ok());
-      const auto store = (*backend)->make_kv_store({type, kLayers, kKvHeads, kDim}, 2);
+      const auto backend = test::good(Register<Backend>::find(device)->make({.threads = 1}));
+      const KvGeometry geometry{type, kLayers, kKvHeads, kDim};
+      const auto store = backend->make_kv_store(geometry, 2);
       const std::vector<int32_t> pages{1, 0};
-      const KvRef kv{store.get(), View<const int32_t, 1>(pages.data(), 2)};
+      const KvRef kv{store.get(), test::view(pages)};
       std::vector<float> rows(100 * kKvHeads * kDim), query(kHeads * kDim);
       uint32_t n = 0;
       const auto noise = [&] { return float(noise_bits({.seed = 3}, NoiseStream::Target, 0, n++)) * 0x1p-31f - 1; };
       for (float& x : rows) x = noise();
       for (float& x : query) x = noise();
-      const View<const float, 3> k(rows.data(), 100, kKvHeads, kDim);
-      for (int layer = 0; layer < kLayers; ++layer) (*backend)->store_kv({.layer = layer, .k = k, .v = k, .kv = kv});
+      const View<const float, 3> k = test::view(rows, 100, kKvHeads, kDim);
+      for (int layer = 0; layer < kLayers; ++layer) backend->store_kv({.layer = layer, .k = k, .v = k, .kv = kv});
       BlockMeans means;
-      const KvGeometry geometry{type, kLayers, kKvHeads, kDim};
-      means.open(**backend, geometry, kBlock, 12);
+      means.open(*backend, geometry, kBlock, 12);
       for (const int64_t blocks : {1, 2, 9}) {  // entries behind them are tentative: they change nothing
         for (int layer = 0; layer < kLayers; ++layer) means.extend(layer, kv, blocks);
         for (const bool most : {false, true}) {
           std::vector<float> out(size_t(kKvHeads * blocks));
-          const View<float, 2> scores(out.data(), kKvHeads, blocks);
-          means.score(1, View<const float, 2>(query.data(), kHeads, kDim), most, blocks, scores);
+          const auto scores = test::view(out, kKvHeads, blocks);
+          means.score(1, test::view(query, kHeads, kDim), most, blocks, scores);
           for (int head = 0; head < kKvHeads; ++head)
             for (int64_t b = 0; b < blocks; ++b) {
               double each[2] = {};

@@ -1,6 +1,8 @@
 // Every policy's selections against its definition, written out plainly: random keys and queries, two sequences in one pass, the
 // passes of whole rounds in the order in which a model makes them, on the reference backend and on `cpu`. The compact copies are
 // read back after every commit.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -20,6 +22,7 @@ constexpr int kLayers = 3, kKvHeads = 2, kGroup = 2, kHeads = kKvHeads * kGroup,
 constexpr float kScale = 0.2f;
 const KvGeometry kGeometry{.dtype = DType::F32, .layers = kLayers, .kv_heads = kKvHeads, .head_dim = kDim};
 
+using Grain = Selection::Grain;
 using Scores = std::vector<double>;
 
 struct Live {  // one sequence and what its last pass showed the policy
@@ -56,11 +59,10 @@ class Rig {
     return run;
   }
   void prompt_pass(const std::vector<Live*>& runs) {
-    for (Live* run : runs) {
-      const int rows = policy->prompt_rows();
+    const int rows = policy->prompt_rows();
+    for (Live* run : runs)
       run->info = {
           .sequence = &run->sequence, .prompt = true, .first_position = run->sequence.prompt_len - rows, .num_rows = rows};
-    }
     read_all(runs);
     for (Live* run : runs) run->sequence.committed_len = run->sequence.prompt_len;
   }
@@ -73,10 +75,10 @@ class Rig {
       write(run, entry, 1, 30);
       const PassInfo info{.sequence = &run.sequence, .draft = true, .first_position = entry, .num_rows = 1, .round_row = row};
       for (int layer = 0; layer < kLayers; ++layer) {
-        const auto q = random(kHeads * kDim, 1, true);
+        const auto q = random(kHeads * kDim, 1);
         const Selection selection = policy->select(layer, {.q = view(q, 1, kHeads, kDim), .scale = kScale, .kv = own(run)}, info);
-        EXPECT_TRUE(selection.grain == Selection::Grain::All || layer != 1);
-        if (selection.grain == Selection::Grain::Token && seen) seen(layer, q.data());
+        EXPECT_TRUE(selection.grain == Grain::All || layer != 1);
+        if (selection.grain == Grain::Token && seen) seen(layer, q.data());
         for (int head = 0; head < kHeads; ++head) run.draft_lse[layer][size_t(row * kHeads + head)] = float(4 + 2 * row + head);
         policy->learn(layer, info, {.lse = View<const float, 2>(&run.draft_lse[layer][size_t(row * kHeads)], 1, kHeads)});
       }
@@ -130,34 +132,33 @@ class Rig {
   PolicyOptions options;
 
  private:
-  std::vector<float> random(size_t n, float scale, bool exact) {
+  std::vector<float> random(size_t n, float scale) {
     std::normal_distribution<float> normal(0, scale);
     std::vector<float> out(n);
-    for (float& x : out) x = exact ? bf16_to_f32(f32_to_bf16(normal(dice_))) : normal(dice_);
+    for (float& x : out) x = bf16_to_f32(f32_to_bf16(normal(dice_)));
     return out;
   }
   void write(const Live& run, int64_t first, int64_t rows, float scale) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      const auto k = random(size_t(rows * kKvHeads * kDim), scale, true), v = random(k.size(), scale, true);
-      backend->store_kv({
-          .layer = layer,
-          .k = view(k, rows, kKvHeads, kDim),
-          .v = view(v, rows, kKvHeads, kDim),
-          .kv = own(run),
-          .first_entry = first,
-      });
+      const auto k = random(size_t(rows * kKvHeads * kDim), scale), v = random(k.size(), scale);
+      const auto keys = view(k, rows, kKvHeads, kDim), values = view(v, rows, kKvHeads, kDim);
+      backend->store_kv({.layer = layer, .k = keys, .v = values, .kv = own(run), .first_entry = first});
     }
   }
   // As Pass does it: what is asked for is copied, all sequences attend, then all learn.
   void read_all(const std::vector<Live*>& runs) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      std::vector<std::vector<float>> lse(runs.size());
-      std::vector<std::vector<uint8_t>> used(runs.size());
-      std::vector<ScoreArgs> args(runs.size());
+      struct Asked {
+        std::vector<float> lse;
+        std::vector<uint8_t> used;
+        ScoreArgs args;
+      };
+      std::vector<Asked> asked(runs.size());
       for (size_t i = 0; i < runs.size(); ++i) {
+        auto& [lse, used, args] = asked[i];
         Live& run = *runs[i];
         const int rows = run.info.num_rows;
-        run.q[layer] = random(size_t(rows * kHeads * kDim), 2, true);
+        run.q[layer] = random(size_t(rows * kHeads * kDim), 2);
         run.lse_before[layer] = std::exchange(run.true_lse[layer], {});
         for (int row = 0; row < rows; ++row)
           for (int head = 0; head < kHeads; ++head) {
@@ -167,28 +168,26 @@ class Rig {
             run.true_lse[layer].push_back(float(std::log(sum)));
           }
         const ScoreRequest request = policy->scores(layer, run.info);
-        args[i].metric = request.metric;
+        args.metric = request.metric;
         if (request.metric == ScoreMetric::None) continue;
         EXPECT_NE(layer, 1) << "a layer with a window is never selected from";
-        for (int row = 0; row < rows; ++row) used[i].push_back(request.row_used(row));
-        if (request.lse.data)
-          for (int row = 0; row < rows; ++row)
-            for (int head = 0; head < kHeads; ++head) lse[i].push_back(request.lse(row, head));
-        args[i].combine = request.combine;
-        args[i].row_used = view(used[i], rows);
-        args[i].lse = view(lse[i], rows, kHeads);
-        args[i].block = request.block, args[i].prefix_len = run.info.first_position / request.block * request.block;
-        args[i].out = request.out;
+        for (int row = 0; row < rows; ++row) {
+          used.push_back(request.row_used(row));
+          for (int head = 0; request.lse.data && head < kHeads; ++head) lse.push_back(request.lse(row, head));
+        }
+        args.combine = request.combine, args.block = request.block, args.out = request.out;
+        args.row_used = view(used, rows), args.lse = view(lse, rows, kHeads);
+        args.prefix_len = run.info.first_position / request.block * request.block;
       }
       for (size_t i = 0; i < runs.size(); ++i)
-        if (args[i].metric != ScoreMetric::None)
+        if (asked[i].args.metric != ScoreMetric::None)
           backend->score_keys(
-              {.layer = layer, .scale = kScale, .q = queries(*runs[i], layer), .kv = own(*runs[i]), .scores = args[i]});
+              {.layer = layer, .scale = kScale, .q = queries(*runs[i], layer), .kv = own(*runs[i]), .scores = asked[i].args});
       for (size_t i = 0; i < runs.size(); ++i)
         policy->learn(layer, runs[i]->info,
             {.q = queries(*runs[i], layer),
                 .lse = view(runs[i]->true_lse[layer], runs[i]->info.num_rows, kHeads),
-                .scores = args[i].out,
+                .scores = asked[i].args.out,
                 .scale = kScale,
                 .kv = own(*runs[i])});
     }
@@ -224,14 +223,10 @@ std::vector<float> noted_lse(const Live& run, int layer, bool after_pass) {
   const bool any = std::find(run.drafted.begin(), run.drafted.end(), uint8_t(1)) != run.drafted.end();
   if (!any && after_pass) return run.true_lse[layer];
   std::vector<float> out;
-  if (!any) {
-    const std::vector<float>& before = run.lse_before[layer];
-    for (int row = 0; row < run.info.num_rows; ++row) out.insert(out.end(), before.end() - kHeads, before.end());
-    return out;
-  }
   for (int row = 0, nearest = 0; row < run.info.num_rows; ++row) {
     if (run.drafted[size_t(row)]) nearest = row;
-    for (int head = 0; head < kHeads; ++head) out.push_back(run.draft_lse[layer][size_t(nearest * kHeads + head)]);
+    const auto from = any ? run.draft_lse[layer].begin() + nearest * kHeads : run.lse_before[layer].end() - kHeads;
+    out.insert(out.end(), from, from + kHeads);
   }
   return out;
 }
@@ -289,10 +284,9 @@ void expect_copied(Rig& rig, const Live& run, int layer, const Selection& select
 }
 // After a commit.
 void expect_copied(Rig& rig, const Live& run, const std::string& what) {
-  for (const int layer : {0, 2}) {
-    const Selection selection = rig.selection(run, layer);
-    if (selection.grain == Selection::Grain::Token) expect_copied(rig, run, layer, selection, run.sequence.committed_len, what);
-  }
+  for (const int layer : {0, 2})
+    if (const Selection selection = rig.selection(run, layer); selection.grain == Grain::Token)
+      expect_copied(rig, run, layer, selection, run.sequence.committed_len, what);
 }
 
 // Rows of the last pass that count, given those that were accepted.
@@ -302,7 +296,7 @@ std::vector<int> counting(const std::string& rows, const Live& run, const std::v
   if (rows == "all" || (rows == "accepted" && accepted.empty())) return all;
   if (rows == "first_last") return {0, all.back()};
   if (rows == "last") return {accepted.empty() ? all.back() : int(accepted.back())};
-  return std::vector<int>(accepted.begin(), accepted.end());
+  return {accepted.begin(), accepted.end()};
 }
 
 struct Config {
@@ -357,16 +351,16 @@ void expect_scored(
 }
 
 void expect_rounds(const char* device, const Config& config) {
-  const std::string what = std::string(device) + " " + config.policy + " " + config.options.metric + " " + config.options.rows +
-      " " + config.options.share + " block " + std::to_string(config.options.block) + " step " +
-      std::to_string(config.options.layer_step);
+  const PolicyOptions& o = config.options;
   const std::string name = config.policy;
+  const std::string what =
+      fmt::format("{} {} {} {} {} block {} step {}", device, name, o.metric, o.rows, o.share, o.block, o.layer_step);
   Rig rig(device, config.policy, config.options);
   Live a = rig.start(2, 230), b = rig.start(0, 161);
   const std::vector<Live*> both{&a, &b};
   rig.prompt_pass(both);
   for (Live* run : both) {
-    if (name == "sparsespec") EXPECT_EQ(rig.selection(*run, 0).grain, Selection::Grain::All);
+    if (name == "sparsespec") EXPECT_EQ(rig.selection(*run, 0).grain, Grain::All);
     else expect_scored(rig, config, *run, {}, what + " prompt");
   }
   // A chain, a tree with rows whose draft steps never ran, a chain, rows that no draft step made.
@@ -382,8 +376,9 @@ void expect_rounds(const char* device, const Config& config) {
     rig.verify_pass(both, kMaxDraft + 1);
     for (Live* run : both) {
       rig.commit(*run, paths[round], round == 1);
-      if (name != "snapkv") expect_scored(rig, config, *run, paths[round], what + " round " + std::to_string(round));
-      expect_copied(rig, *run, what + " round " + std::to_string(round));
+      const std::string of_round = fmt::format("{} round {}", what, round);
+      if (name != "snapkv") expect_scored(rig, config, *run, paths[round], of_round);
+      expect_copied(rig, *run, of_round);
     }
   }
 }
@@ -412,8 +407,7 @@ TEST(Policies, SnapkvKeepsThePromptsSelection) {
 void expect_drafts(const char* device, const Config& config) {
   const bool quest = std::string(config.policy) == "quest";
   const int page = quest ? config.options.page : 1;
-  const std::string what =
-      std::string(device) + " " + config.policy + " " + config.options.share + " page " + std::to_string(page);
+  const std::string what = fmt::format("{} {} {} page {}", device, config.policy, config.options.share, page);
   Rig rig(device, config.policy, config.options);
   Live a = rig.start(1, 230), b = rig.start(0, 161);
   rig.prompt_pass({&a, &b});
@@ -440,21 +434,17 @@ void expect_drafts(const char* device, const Config& config) {
                 score += std::exp(rig.logit(*run, layer, q, head, p) - lse);
                 continue;
               }
-              double bound = 0;
-              std::vector<float> most, least;
+              std::vector<double> greatest(kDim, -1e300);  // of a query's part times each key's
               for (int64_t e = p * page; e < (p + 1) * page; ++e) {
                 const auto k = rig.entry(rig.own(*run), layer, head / kGroup, e);
-                if (most.empty()) most = least = k;
-                for (size_t d = 0; d < size_t(kDim); ++d) most[d] = std::max(most[d], k[d]), least[d] = std::min(least[d], k[d]);
+                for (size_t d = 0; d < size_t(kDim); ++d)
+                  greatest[d] = std::max(greatest[d], double(q[size_t(head * kDim) + d]) * double(k[d]));
               }
-              for (int d = 0; d < kDim; ++d) {
-                const double x = double(q[head * kDim + d]);
-                bound += std::max(x * double(most[size_t(d)]), x * double(least[size_t(d)]));
-              }
+              const double bound = std::accumulate(greatest.begin(), greatest.end(), 0.0);
               score = shared ? score + bound : std::max(score, bound);
             }
           }
-          expect_best(rig, *run, layer, set, scores, page, what + " round " + std::to_string(round));
+          expect_best(rig, *run, layer, set, scores, page, fmt::format("{} round {}", what, round));
         }
         // The copy is what is about to be read: the list, then everything behind it up to the draft row.
         const Selection selection = rig.selection(*run, layer);
@@ -501,31 +491,33 @@ TEST(Policies, RandomDrawsAnewEveryRoundAndAlikeEveryTime) {
 
 TEST(Policies, TakeMemoryForTheSequencesThatAreOpen) {
   for (const auto& part : Register<SparsePolicy>::all()) {
-    Rig rig("cpu", std::string(part.name).c_str(), {.ratio = 0.1});
-    EXPECT_LT(rig.policy->bytes(), 4096u) << part.name;
+    SCOPED_TRACE(part.name);
+    const Rig rig("cpu", std::string(part.name).c_str(), {.ratio = 0.1});
+    SparsePolicy& policy = *rig.policy;
+    EXPECT_LT(policy.bytes(), 4096u);
     if (part.name == "full") continue;
-    EXPECT_EQ(rig.policy->compact_store(1), nullptr) << part.name;
+    EXPECT_EQ(policy.compact_store(1), nullptr);
     Sequence sequence;
     sequence.slot = 1, sequence.prompt_len = 3900, sequence.max_len = 4000;
-    rig.policy->open(sequence);
-    const size_t one = rig.policy->bytes();
-    const KvStore* store = rig.policy->compact_store(1);
-    ASSERT_NE(store, nullptr) << part.name;
-    EXPECT_GT(one, store->bytes) << part.name;
-    EXPECT_LT(store->num_pages, 12) << part.name;  // 400 entries, what snapkv's request may add, two rounds
+    policy.open(sequence);
+    const size_t one = policy.bytes();
+    const KvStore* store = policy.compact_store(1);
+    ASSERT_NE(store, nullptr);
+    EXPECT_GT(one, store->bytes);
+    EXPECT_LT(store->num_pages, 12);  // 400 entries, what snapkv's request may add, two rounds
     std::vector<float> k(kDim), v(kDim);
     const int32_t page = int32_t(store->num_pages - 1);
     store->read(2, 1, View<const int32_t, 1>(&page, 1), 63, k.data(), v.data());
-    EXPECT_TRUE(std::isnan(k[0]) && std::isnan(v[kDim - 1])) << part.name;
-    rig.policy->close(1);
+    EXPECT_TRUE(std::isnan(k[0]) && std::isnan(v[kDim - 1]));
+    policy.close(1);
     sequence.max_len = 2000, sequence.prompt_len = 1950;
-    rig.policy->open(sequence);
-    EXPECT_EQ(rig.policy->bytes(), one) << part.name;
-    EXPECT_EQ(rig.policy->compact_store(1), store) << part.name;
+    policy.open(sequence);
+    EXPECT_EQ(policy.bytes(), one);
+    EXPECT_EQ(policy.compact_store(1), store);
     sequence.slot = 0;
-    rig.policy->open(sequence);
-    EXPECT_GT(rig.policy->bytes(), one) << part.name;
-    EXPECT_LT(rig.policy->bytes(), 2 * one) << part.name;
+    policy.open(sequence);
+    EXPECT_GT(policy.bytes(), one);
+    EXPECT_LT(policy.bytes(), 2 * one);
   }
 }
 

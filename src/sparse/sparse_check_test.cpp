@@ -1,11 +1,10 @@
 // What a sparse check reads and leaves out: chosen blocks against a plain softmax over them, channels by their union.
 #include "sparse/sparse_check.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include "base/random.h"
+#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -15,44 +14,63 @@ using test::view;
 
 constexpr int kHeads = 4, kKvHeads = 2, kDim = 16, kBlock = 8;
 
+const BlockBudget kBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock};
+
 struct Noise {
   uint32_t n = 0;
-  float operator()() { return float(noise_bits({.seed = 11}, NoiseStream::Target, 0, n++)) * 0x1p-31f - 1; }
+  std::vector<float> operator()(int64_t rows, int heads, float scale = 1) {
+    std::vector<float> out(size_t(rows * heads * kDim));
+    for (float& x : out) x = scale * (float(noise_bits({.seed = 11}, NoiseStream::Target, 0, n++)) * 0x1p-31f - 1);
+    return out;
+  }
+};
+
+// A cache of one sequence, and checks of it.
+struct Rig {
+  Rig(const char* device, int layers, int64_t entries)
+      : geometry{DType::F32, layers, kKvHeads, kDim},
+        num_pages((entries + kPageLen - 1) / kPageLen),
+        backend(test::good(Register<Backend>::find(device)->make({.threads = 2}))),
+        store(backend->make_kv_store(geometry, num_pages)) {
+    sequence.max_len = entries, sequence.pages = PageTable(entries);
+    EXPECT_TRUE(sequence.pages.grow_to(entries, pool));
+  }
+  SparseCheck::Setup setup(CheckOptions options, int max_rows = 8) const {
+    return {backend.get(), geometry, std::vector<int>(size_t(geometry.layers), 0), max_rows, std::move(options)};
+  }
+  KvRef own() const { return {store.get(), sequence.pages.view()}; }
+
+  KvGeometry geometry;
+  int64_t num_pages;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<KvStore> store;
+  PagePool pool{num_pages};
+  Sequence sequence;
 };
 
 // Rows of a chain behind `len` entries, attended through a check; equal to a softmax over its blocks, what is left of the last
 // block and the chain so far.
 void expect_plain_softmax(const char* device, bool joint, int64_t len, int anchors_every) {
-  auto made = Register<Backend>::find(device)->make({.threads = 2});
-  ASSERT_TRUE(made.ok());
-  Backend& backend = **made;
   constexpr int kRows = 3, kLayers = 4;
-  const KvGeometry geometry{DType::F32, kLayers, kKvHeads, kDim};
-  const int64_t num_pages = (len + kRows + kPageLen - 1) / kPageLen;
-  const auto store = backend.make_kv_store(geometry, num_pages);
-  PagePool pool(num_pages);
-  Sequence sequence;
-  sequence.max_len = len + kRows, sequence.committed_len = len, sequence.pages = PageTable(len + kRows);
-  ASSERT_TRUE(sequence.pages.grow_to(len + kRows, pool));
-  const KvRef own{store.get(), sequence.pages.view()};
+  Rig rig(device, kLayers, len + kRows);
+  Backend& backend = *rig.backend;
+  rig.sequence.committed_len = len;
   Noise noise;
-  std::vector<float> k(size_t(len + kRows) * kKvHeads * kDim), v(k.size());
-  CheckOptions options{.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock, .joint = joint}};
+  CheckOptions options{.attention = kBudget};
+  options.attention->joint = joint;
   if (anchors_every > 1)
     for (int layer = 0; layer < kLayers; ++layer) options.anchors.push_back(layer % anchors_every == 0);
-  SparseCheck check({.backend = &backend, .geometry = geometry, .window = {0, 0, 0, 0}, .max_rows = kRows, .options = options});
-  check.open(sequence);
+  SparseCheck check(rig.setup(options, kRows));
+  check.open(rig.sequence);
   int64_t entries_read = 0;
   std::vector<std::vector<int32_t>> before;
   for (int layer = 0; layer < kLayers; ++layer) {
-    for (float& x : k) x = noise();
-    for (float& x : v) x = noise();
-    const View<const float, 3> keys(k.data(), len + kRows, kKvHeads, kDim), values(v.data(), len + kRows, kKvHeads, kDim);
-    backend.store_kv({.layer = layer, .k = keys, .v = values, .kv = own});
-    std::vector<float> q(kRows * kHeads * kDim), out(q.size());
-    for (float& x : q) x = 4 * noise();
-    const View<const float, 3> queries(q.data(), kRows, kHeads, kDim);
-    const auto reading = check.select(layer, queries, own, len);
+    const auto k = noise(len + kRows, kKvHeads), v = noise(len + kRows, kKvHeads), q = noise(kRows, kHeads, 4);
+    const auto keys = view(k, len + kRows, kKvHeads, kDim), values = view(v, len + kRows, kKvHeads, kDim),
+               queries = view(q, kRows, kHeads, kDim);
+    backend.store_kv({.layer = layer, .k = keys, .v = values, .kv = rig.own()});
+    std::vector<float> out(q.size());
+    const auto reading = check.select(layer, queries, rig.own(), len);
     ASSERT_EQ(reading.selection.grain, Selection::Grain::Token);
     if (layer % anchors_every != 0) { EXPECT_EQ(check.kept(), before); }
     before = check.kept();
@@ -113,35 +131,23 @@ TEST(SparseCheck, ReadsItsBlocksTheRestOfTheLastAndTheRowsOfTheStep) {
 // A round of drafts: what its first row chose serves the passes behind it, and no mean ever knows of a tentative key.
 TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
   for (const char* device : {"reference", "cpu"}) {
-    auto made = Register<Backend>::find(device)->make({.threads = 1});
-    ASSERT_TRUE(made.ok());
-    Backend& backend = **made;
-    const KvGeometry geometry{DType::F32, 2, kKvHeads, kDim};
     constexpr int64_t kFirst = 120, kLater = 160, kEntries = 192;
-    const auto store = backend.make_kv_store(geometry, kEntries / kPageLen);
-    PagePool pool(kEntries / kPageLen);
-    Sequence sequence;
-    sequence.max_len = kEntries, sequence.pages = PageTable(kEntries);
-    ASSERT_TRUE(sequence.pages.grow_to(kEntries, pool));
-    const KvRef own{store.get(), sequence.pages.view()};
+    const Rig rig(device, 2, kEntries);
+    const KvRef own = rig.own();
     Noise noise;
-    std::vector<float> k(kEntries * kKvHeads * kDim), q(kHeads * kDim), other(q.size());
-    for (auto* values : {&k, &q, &other})
-      for (float& x : *values) x = noise();
-    const View<const float, 3> queries(q.data(), 1, kHeads, kDim), others(other.data(), 1, kHeads, kDim);
+    const auto k = noise(kEntries, kKvHeads), q = noise(1, kHeads), other = noise(1, kHeads);
+    const auto queries = view(q, 1, kHeads, kDim), others = view(other, 1, kHeads, kDim);
     const auto put = [&](int64_t first, int64_t count, float scale) {
       std::vector<float> rows(k.begin() + first * kKvHeads * kDim, k.begin() + (first + count) * kKvHeads * kDim);
       if (scale != 1)
         for (size_t i = 0; i < rows.size(); ++i) rows[i] = scale * q[i % (kKvHeads * kDim)];
-      const View<const float, 3> view(rows.data(), count, kKvHeads, kDim);
+      const View<const float, 3> both = view(rows, count, kKvHeads, kDim);
       for (int layer = 0; layer < 2; ++layer)
-        backend.store_kv({.layer = layer, .k = view, .v = view, .kv = own, .first_entry = first});
+        rig.backend->store_kv({.layer = layer, .k = both, .v = both, .kv = own, .first_entry = first});
     };
     const auto check = [&] {
-      SparseCheck::Setup setup{.backend = &backend, .geometry = geometry, .window = {0, 0}, .max_rows = 8};
-      setup.options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}, .drafts = true};
-      auto out = std::make_unique<SparseCheck>(setup);
-      out->open(sequence);
+      auto out = std::make_unique<SparseCheck>(rig.setup({.attention = kBudget, .drafts = true}));
+      out->open(rig.sequence);
       return out;
     };
     put(0, kFirst, 1);
@@ -162,7 +168,7 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
       for (const int32_t block : blocks)
         for (int i = 0; i < kBlock; ++i, ++at) {
           step.selection.kv.store->read(0, head, step.selection.kv.pages, at, a.data(), v.data());
-          store->read(0, head, sequence.pages.view(), block * kBlock + i, b.data(), v.data());
+          rig.store->read(0, head, own.pages, block * kBlock + i, b.data(), v.data());
           EXPECT_EQ(a, b) << device << " head " << head << " block " << block;
         }
     }
@@ -175,41 +181,23 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
 }
 
 TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
-  auto made = Register<Backend>::find("reference")->make({});
-  Backend& backend = **made;
-  const auto store = backend.make_kv_store({DType::F32, 1, kKvHeads, kDim}, 4);
-  const std::vector<int32_t> pages{0, 1, 2, 3};
+  const Rig rig("reference", 1, 256);
   const std::vector<float> zeros(256 * kKvHeads * kDim);
-  const View<const float, 3> rows(zeros.data(), 256, kKvHeads, kDim), q(zeros.data(), 1, kHeads, kDim);
-  const KvRef own{store.get(), view(pages, 4)};
-  backend.store_kv({.k = rows, .v = rows, .kv = own});
-  SparseCheck check({.backend = &backend,
-      .geometry = {DType::F32, 1, kKvHeads, kDim},
-      .window = {0},
-      .max_rows = 1,
-      .options = {.attention = BlockBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock}}});
+  const auto rows = view(zeros, 256, kKvHeads, kDim), q = view(zeros, 1, kHeads, kDim);
+  rig.backend->store_kv({.k = rows, .v = rows, .kv = rig.own()});
+  SparseCheck check(rig.setup({.attention = kBudget}, 1));
   Sequence sequence;
   for (const bool room : {false, true}) {
     sequence.max_len = room ? 256 : int64_t(1) << 50;
     check.open(sequence);
-    EXPECT_EQ(check.select(0, q, own, 200).selection.grain == Selection::Grain::Token, room);
+    EXPECT_EQ(check.select(0, q, rig.own(), 200).selection.grain == Selection::Grain::Token, room);
     EXPECT_EQ(check.end_pass(1), room);
   }
 }
 
-SparseCheck check_of(Backend& backend, CheckOptions options) {
-  return SparseCheck({
-      .backend = &backend,
-      .geometry = {DType::F32, 2, kKvHeads, kDim},
-      .window = {0, 0},
-      .max_rows = 4,
-      .options = std::move(options),
-  });
-}
-
 TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
-  auto backend = Register<Backend>::find("reference")->make({});
-  SparseCheck check = check_of(**backend, {.thresholds = {0.05f, 0}});
+  const Rig rig("reference", 2, 1);
+  SparseCheck check(rig.setup({.thresholds = {0.05f, 0}}));
   const auto silu = [](float x) { return x / (1 + std::exp(-x)); };
   //               small in both, in one,  in none, exactly at it, negative and small
   std::vector<float> gate{0.01f, 0.02f, 1.0f, 0.5f, -0.05f,  //
@@ -226,7 +214,7 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   EXPECT_EQ(check.counts().channel_rows_below, 5);
   EXPECT_TRUE(check.end_pass(2));
   // Drafts: every row by itself; what none reads counts as before.
-  SparseCheck drafts = check_of(**backend, {.thresholds = {0.05f, 0}, .drafts = true});
+  SparseCheck drafts(rig.setup({.thresholds = {0.05f, 0}, .drafts = true}));
   gate = was;
   drafts.thin_channels(0, view(gate, 2, 5));
   for (size_t i = 0; i < gate.size(); ++i) EXPECT_EQ(gate[i], std::fabs(silu(was[i])) < 0.05f ? 0.0f : was[i]) << i;

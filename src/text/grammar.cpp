@@ -303,7 +303,6 @@ struct GrammarState::Matcher {
   const std::vector<std::string>& tokens;
   xgrammar::GrammarMatcher matcher;
   std::vector<JsonGuard::State> guards{JsonGuard::kOutside};  // behind each token taken, if the output is JSON
-  std::vector<uint32_t> words;                                // scratch of forced()
 
   bool guarded() const { return compiled.suspicious != nullptr; }
   void drop_refused(std::span<uint32_t> mask) const {
@@ -321,18 +320,32 @@ struct GrammarState::Matcher {
       for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) check(int32_t(word * 32) + std::countr_zero(rest));
   }
 
-  std::string_view common_beginning(std::span<const uint32_t> mask) const {
-    std::string_view common;
-    bool any = false;
-    for (size_t word = 0; word < mask.size(); ++word)
-      for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) {
-        const std::string_view token = tokens[word * 32 + size_t(std::countr_zero(rest))];
-        if (!any) common = token, any = true;
-        common = common.substr(
-            0, size_t(std::mismatch(common.begin(), common.end(), token.begin(), token.end()).first - common.begin()));
-        if (common.empty()) return {};
-      }
-    return common;
+  // Takes one more byte, as a step to be given back: false where it may not follow.
+  bool take(uint8_t byte) {
+    const JsonGuard::State guard = guarded() ? JsonGuard::next(guards.back(), byte) : JsonGuard::kOutside;
+    if (guard == JsonGuard::kRefused || !matcher.AcceptString(std::string(1, char(byte)))) return false;
+    if (guarded()) guards.push_back(guard);
+    return true;
+  }
+  void give_back(int64_t steps) {
+    matcher.Rollback(int(steps));
+    if (guarded()) guards.resize(guards.size() - size_t(steps));
+  }
+  // How many different bytes may follow, 2 at most, and the first one found. Of a choice, two are mostly among those tried first.
+  std::pair<int, uint8_t> bytes_that_may_follow() {
+    constexpr std::string_view kUsual = "ab12 \n\"AB_-}],";
+    std::pair<int, uint8_t> found{};
+    const auto enough = [&](uint8_t byte) {
+      if (!take(byte)) return false;
+      give_back(1);
+      if (++found.first == 1) found.second = byte;
+      return found.first == 2;
+    };
+    for (const char byte : kUsual)
+      if (enough(uint8_t(byte))) return found;
+    for (int byte = 0; byte < 256; ++byte)
+      if (kUsual.find(char(byte)) == kUsual.npos && enough(uint8_t(byte))) break;
+    return found;
   }
 };
 
@@ -368,9 +381,7 @@ void GrammarState::rollback(int64_t count) {
   taken_ -= count;
   const int64_t ends = std::min(count, ends_);
   ends_ -= ends;
-  if (count == ends) return;
-  matcher_->matcher.Rollback(int(count - ends));
-  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(count - ends));
+  if (count > ends) matcher_->give_back(count - ends);
 }
 
 void GrammarState::reset() {
@@ -412,26 +423,24 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
 
 bool GrammarState::complete() const { return matcher_->matcher.IsCompleted(); }
 
-// The common beginning of all tokens that may come next, again and again. The library's own search for it has no end where the
-// grammar has none.
+bool GrammarState::has_choice() {
+  try {
+    return ends_ == 0 && matcher_->bytes_that_may_follow().first == 2;
+  } catch (const std::exception&) { return false; }
+}
+
+// Byte by byte, without a mask, which takes a hundred times as long. The library's own search has no end where the grammar has
+// none.
 std::string GrammarState::forced(size_t most_bytes) {
   std::string out;
-  int steps = 0;
-  std::vector<uint32_t>& words = matcher_->words;
-  words.resize(mask_words(vocab_));
-  while (out.size() < most_bytes && ends_ == 0 && !complete()) {
-    fill_mask(words);
-    const std::string_view next = matcher_->common_beginning(words);
-    if (next.empty()) break;
-    try {
-      if (!matcher_->matcher.AcceptString(std::string(next))) break;
-    } catch (const std::exception&) { break; }
-    out += next, ++steps;
-    if (matcher_->guarded()) matcher_->guards.push_back(JsonGuard::next(matcher_->guards.back(), next));
-  }
-  if (steps == 0) return out;
-  matcher_->matcher.Rollback(steps);
-  if (matcher_->guarded()) matcher_->guards.resize(matcher_->guards.size() - size_t(steps));
+  try {
+    while (out.size() < most_bytes && ends_ == 0 && !complete()) {
+      const auto [count, byte] = matcher_->bytes_that_may_follow();
+      if (count != 1 || !matcher_->take(byte)) break;
+      out += char(byte);
+    }
+  } catch (const std::exception&) {}  // guesses only
+  if (!out.empty()) matcher_->give_back(int64_t(out.size()));
   return out;
 }
 

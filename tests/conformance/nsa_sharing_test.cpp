@@ -1,7 +1,6 @@
 // Precision classes of models with natively trained sparse attention: what is strict stays bit for bit, what shares or reuses a
 // choice shares exactly what the definition says, says so in its output, and leaves nothing behind for exact requests.
 #include "backend/reference/reference_backend.h"
-#include "engine/approximation.h"
 #include "engine/cost_table.h"
 #include "engine/strategy_profile.h"
 #include "methods.h"

@@ -3,7 +3,6 @@
 // position; the drafter is far from the target (about three of four drafts are kept), since a near one hides faults.
 #pragma once
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

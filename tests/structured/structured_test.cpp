@@ -76,6 +76,26 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
   }
 }
 
+TEST_F(Structured, GuessesHaveNoMasksWhereThereIsAChoice) {
+  auto engine = load(options());
+  auto step = make_step(*engine, request({.kind = Kind::Regex, .text = "ab(c|d)e"}, 0));
+  GrammarMask& mask = *step->running().grammar();
+  const int32_t path[] = {id_of(*engine, "a"), id_of(*engine, "b"), id_of(*engine, "d"), id_of(*engine, "e")};
+  const int32_t refused = id_of(*engine, "f");
+  for (const bool left_out : {true, false}) {
+    mask.reset();
+    mask.leave_out(left_out);
+    for (size_t len = 0; len <= std::size(path); ++len)
+      EXPECT_EQ(mask.after(std::span(path, len)).words == nullptr, left_out && len == 2) << len;
+    int place = GrammarMask::kCommitted;
+    for (const int32_t token : path) {
+      EXPECT_TRUE(mask.may_say(place, token));
+      EXPECT_FALSE(mask.may_say(place, refused));
+      place = mask.step(place, token);
+    }
+  }
+}
+
 TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
   auto alone = load(options());
   EngineOptions narrow = options();

@@ -1,7 +1,6 @@
 // CpuAttention: cuts the runs of a pass into items for the threads, merges their parts, and stores new rows. Owned by CpuBackend.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "backend/cpu/attention_kernels.h"

@@ -3,7 +3,6 @@
 #include "backend/cpu/nsa.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "backend/cpu/attention.h"

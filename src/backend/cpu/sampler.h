@@ -2,7 +2,6 @@
 // few ids survive; vector kernels do the scans, and the noise where many survive. Owned by CpuBackend.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "backend/cpu/rows_kernels.h"

@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <map>
-#include <numeric>
 #include <random>
 #include <tuple>
 

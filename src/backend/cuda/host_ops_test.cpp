@@ -1,8 +1,6 @@
 // Ops that run on the host for devices without clusters: what they leave in device memory is what the reference says.
 #include "backend/cuda/host_ops.h"
 
-#include <random>
-
 #include "backend/cuda/commands_fixture.h"
 #include "backend/test_inputs.h"
 

@@ -2,8 +2,6 @@
 // rounds of up to 1,024: radix selection of those after the last one listed, sorted by block 0.
 #include "backend/cuda/log_probs.h"
 
-#include <algorithm>
-
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/row_slice.cuh"
 

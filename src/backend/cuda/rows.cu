@@ -2,8 +2,6 @@
 // fixed lanes and one fixed tree, whatever the alignment.
 #include "backend/cuda/rows.h"
 
-#include <algorithm>
-
 #include "backend/cuda/gate.cuh"
 #include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/ptx.h"

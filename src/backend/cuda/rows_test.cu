@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"

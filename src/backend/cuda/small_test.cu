@@ -1,8 +1,6 @@
 // Copies on the device: rows side by side in wider rows, columns of a part in those of the whole.
 #include "backend/cuda/small.h"
 
-#include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "backend/cuda/device_test.h"

@@ -2,8 +2,6 @@
 // distinct, so that every place of a list is written once. Chances are products in fp64, the same bits as on the host.
 #include "backend/cuda/tree.h"
 
-#include <algorithm>
-
 #include "backend/cuda/ptx.h"
 
 namespace hunch {

@@ -67,7 +67,7 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
   TokenMask::Row mask;
   if (state.mask()) {
     mask = state.mask()->after(path);
-    keep_allowed(mask, vocab);
+    if (mask.words) keep_allowed(mask, vocab);
   }
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (state.completed_next(word, path)) ban(word.back());

@@ -12,7 +12,7 @@ class TokenMask {
   virtual ~TokenMask() = default;
 
   struct Row {
-    const uint32_t* words = nullptr;  // [(vocab + 31) / 32] bit id % 32 of word id / 32: allowed
+    const uint32_t* words = nullptr;  // [(vocab + 31) / 32] bit id % 32 of word id / 32: allowed; null: everything
     bool only_ends = false;           // nothing but end ids is: there is no going on
     bool allows(int32_t id) const { return words[size_t(id) / 32] >> (id % 32) & 1; }
   };

@@ -52,8 +52,8 @@ class MedusaTest : public FolderTest {
     values_.clear();
     for (const auto& [name, shape] : tensors) {
       const auto& values = values_[name] = tiny::values(tiny::elements(shape), uint32_t(values_.size() + 1));
-      if (name == "token_map") stored.push_back({name, "I64", shape, tiny::bytes_of(map)});
-      else stored.push_back({name, "F32", shape, tiny::bytes_of(values)});
+      const bool ids = name == "token_map";
+      stored.push_back({name, ids ? "I64" : "F32", shape, ids ? tiny::bytes_of(map) : tiny::bytes_of(values)});
     }
     put("model.safetensors", tiny::file_of(stored));
     put("config.json", config.dump());
@@ -63,7 +63,10 @@ class MedusaTest : public FolderTest {
     if (!backend_) backend_ = Register<Backend>::find("reference")->make({}).value();
     return {.backend = backend_.get(), .target = &target_, .max_draft = 16, .max_sequences = 3, .file = file_.get()};
   }
-  MedusaHeads heads() { return good(MedusaHeads::read(setup())); }
+  MedusaHeads heads(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+    put_heads(config, tensors, map);
+    return good(MedusaHeads::read(setup()));
+  }
   std::string refusal(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
     put_heads(config, tensors, map);
     const std::string message = error_of(MedusaHeads::read(setup()));
@@ -105,17 +108,19 @@ class MedusaTest : public FolderTest {
     Tensors out;
     for (int h = 0; h < num_heads; ++h) {
       for (int j = 0; j < std::min(layers, stored); ++j) {
-        out.push_back({fmt::format("{}{}.{}.linear.weight", prefix, h, j), {kHidden, kHidden}});
-        out.push_back({fmt::format("{}{}.{}.linear.bias", prefix, h, j), {kHidden}});
+        const std::string linear = fmt::format("{}{}.{}.linear.", prefix, h, j);
+        out.insert(out.end(), {{linear + "weight", {kHidden, kHidden}}, {linear + "bias", {kHidden}}});
       }
       out.push_back({fmt::format("{}{}.{}.weight", prefix, h, layers), {kVocab, kHidden}});
     }
     return out;
   }
   // vLLM's.
-  static json vllm_config(int num_heads) {
-    return {{"model_type", "medusa"}, {"num_heads", num_heads}, {"num_hidden_layers", 1}, {"hidden_size", kHidden},
+  static json vllm_config(int num_heads, const json& more = json::object()) {
+    json out{{"model_type", "medusa"}, {"num_heads", num_heads}, {"num_hidden_layers", 1}, {"hidden_size", kHidden},
         {"vocab_size", kVocab}, {"medusa_fc_bias", false}};
+    out.update(more);
+    return out;
   }
   static Tensors vllm_tensors(int num_heads, const std::string& prefix = "", int64_t rows = kVocab) {
     Tensors out;
@@ -137,8 +142,7 @@ TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
   for (const char* prefix : {"", "medusa_head."}) {
     Tensors all = tensors(2, 2, prefix);
     if (*prefix) all.push_back({"model.norm.weight", {kHidden}});  // the rest of the model that it lies in
-    put_heads(config(2, 2), all);
-    const MedusaHeads made = heads();
+    const MedusaHeads made = heads(config(2, 2), all);
     ASSERT_EQ(made.count(), 2);
     EXPECT_EQ(made.vocab(), kVocab);
     EXPECT_EQ(made.vocabulary().data, nullptr);
@@ -152,31 +156,25 @@ TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
 
 // Their code repeats one object, so a file may hold it once.
 TEST_F(MedusaTest, RepeatsTheFirstLayerWhereTheFileHoldsItOnce) {
-  put_heads(config(1, 3), tensors(1, 3, "", 1));
-  const MedusaHeads made = heads();
+  const MedusaHeads made = heads(config(1, 3), tensors(1, 3, "", 1));
   auto x = x_;
   for (int i = 0; i < 3; ++i) x = layer(x, "0.0.linear.");
   expect_close(run(made, 0, x_), product(values_.at("0.3.weight"), x));
 }
 
 TEST_F(MedusaTest, CountsTheHeadsWhereTheConfigurationDoesNotSay) {
-  put_heads({{"model_type", "medusa"}}, tensors(3, 1));
-  EXPECT_EQ(heads().count(), 3);
+  EXPECT_EQ(heads({{"model_type", "medusa"}}, tensors(3, 1)).count(), 3);
   json vllm = vllm_config(1);
   vllm.erase("num_heads");
-  put_heads(vllm, vllm_tensors(2));
-  EXPECT_EQ(heads().count(), 2);
+  EXPECT_EQ(heads(vllm, vllm_tensors(2)).count(), 2);
 }
 
 TEST_F(MedusaTest, ComputesVllmsLayoutWithAndWithoutBiases) {
   for (const bool bias : {false, true}) {
-    json asked = vllm_config(2);
     const std::string prefix = bias ? "medusa_heads." : "";
     Tensors all = vllm_tensors(2, prefix);
-    asked["medusa_fc_bias"] = bias;
     for (int h = 0; bias && h < 2; ++h) all.push_back({fmt::format("{}blocks.{}.layers.0.bias", prefix, h), {kHidden}});
-    put_heads(asked, all);
-    const MedusaHeads made = heads();
+    const MedusaHeads made = heads(vllm_config(2, {{"medusa_fc_bias", bias}}), all);
     EXPECT_FALSE(made.one_output());
     for (int h = 0; h < 2; ++h) {
       const auto x = layer(x_, fmt::format("{}blocks.{}.layers.0.", prefix, h));
@@ -186,14 +184,10 @@ TEST_F(MedusaTest, ComputesVllmsLayoutWithAndWithoutBiases) {
 }
 
 TEST_F(MedusaTest, SharesOneOutputInTheFileOrTheTargets) {
-  json asked = vllm_config(2);
-  asked["original_lm_head"] = true;
-  const Tensors blocks{{"blocks.0.layers.0.weight", {kHidden, kHidden}}, {"blocks.1.layers.0.weight", {kHidden, kHidden}}};
   for (const char* output : {"lm_head.weight", "lm_heads.0.weight", ""}) {
-    Tensors all = blocks;
+    Tensors all{{"blocks.0.layers.0.weight", {kHidden, kHidden}}, {"blocks.1.layers.0.weight", {kHidden, kHidden}}};
     if (*output) all.push_back({output, {kVocab, kHidden}});
-    put_heads(asked, all);
-    const MedusaHeads made = heads();
+    const MedusaHeads made = heads(vllm_config(2, {{"original_lm_head", true}}), all);
     EXPECT_TRUE(made.one_output());
     const auto x = layer(x_, "blocks.1.layers.0.");
     expect_close(run(made, 1, x_), product(*output ? values_.at(output) : target_.weight, x));
@@ -201,19 +195,17 @@ TEST_F(MedusaTest, SharesOneOutputInTheFileOrTheTargets) {
 }
 
 TEST_F(MedusaTest, NumbersTheTokensOfACutVocabularyByItsMap) {
-  json asked = vllm_config(1);
-  asked["truncated_vocab_size"] = 5;
+  const json asked = vllm_config(1, {{"truncated_vocab_size", 5}});
+  const std::vector<int64_t> ids{2, 3, 5, 7, 39};
   Tensors all = vllm_tensors(1, "", 5);
   all.push_back({"token_map", {5}});
-  put_heads(asked, all, {2, 3, 5, 7, 39});
-  const MedusaHeads made = heads();
+  const MedusaHeads made = heads(asked, all, ids);
   EXPECT_EQ(made.vocab(), 5);
   const auto map = made.vocabulary();
-  EXPECT_EQ(std::vector<int32_t>(map.data, map.data + 5), (std::vector<int32_t>{2, 3, 5, 7, 39}));
+  EXPECT_EQ(std::vector<int64_t>(map.data, map.data + 5), ids);
   // Outputs that are whole need no map.
   all[1].shape[0] = kVocab;
-  put_heads(asked, all, {2, 3, 5, 7, 39});
-  EXPECT_EQ(heads().vocabulary().data, nullptr);
+  EXPECT_EQ(heads(asked, all, ids).vocabulary().data, nullptr);
 }
 
 TEST_F(MedusaTest, RefusesHeadsOfAnotherModelAndNamesBothSides) {
@@ -224,11 +216,8 @@ TEST_F(MedusaTest, RefusesHeadsOfAnotherModelAndNamesBothSides) {
   Tensors words = tensors(1, 1);
   words[2].shape[0] = 64;
   EXPECT_EQ(refusal(config(1, 1), words), "tensor 0.1.weight: 64 rows, but the vocabulary has 40" + other);
-  for (const auto& [key, what] : {std::pair("hidden_size", "hidden size is 32"), std::pair("vocab_size", "vocabulary is 40")}) {
-    json asked = vllm_config(1);
-    asked[key] = 48;
-    expect_part(refusal(asked, vllm_tensors(1)), fmt::format("48, but the target's {}{}", what, other));
-  }
+  for (const auto& [key, what] : {std::pair("hidden_size", "hidden size is 32"), {"vocab_size", "vocabulary is 40"}})
+    expect_part(refusal(vllm_config(1, {{key, 48}}), vllm_tensors(1)), fmt::format("48, but the target's {}{}", what, other));
 }
 
 TEST_F(MedusaTest, RefusesFilesThatLackOrAddTensors) {
@@ -239,16 +228,13 @@ TEST_F(MedusaTest, RefusesFilesThatLackOrAddTensors) {
   all.push_back({"0.1.bias", {kVocab}});
   expect_part(refusal(config(2, 1), all), "tensor 0.1.bias is not part of");
 
-  json asked = vllm_config(2);
-  expect_part(refusal(asked, vllm_tensors(1)), "blocks.1.layers.0.weight: missing");
-  asked["medusa_fc_bias"] = true;
-  expect_part(refusal(asked, vllm_tensors(2)), "blocks.0.layers.0.bias: missing");
+  expect_part(refusal(vllm_config(2), vllm_tensors(1)), "blocks.1.layers.0.weight: missing");
+  expect_part(refusal(vllm_config(2, {{"medusa_fc_bias", true}}), vllm_tensors(2)), "blocks.0.layers.0.bias: missing");
   expect_part(refusal(config(33, 1), tensors(1, 1)), "medusa_num_heads");
 }
 
 TEST_F(MedusaTest, RefusesMapsThatAreNone) {
-  json asked = vllm_config(1);
-  asked["truncated_vocab_size"] = 4;
+  const json asked = vllm_config(1, {{"truncated_vocab_size", 4}});
   Tensors all = vllm_tensors(1, "", 4);
   expect_part(refusal(asked, all), "token_map: missing");
   all.push_back({"token_map", {4}});

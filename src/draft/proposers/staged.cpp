@@ -3,7 +3,6 @@
 // selection, or what SparseCheck leaves), whose every row makes its own choice: guesses that equal the choices stay, the first
 // other choice takes the place of the guess and the look-up goes on behind it, until the chain is long enough. Every token of the
 // chain is therefore the cheap pass's own, with the law that goes with it, and the exact check needs to know of no look-up.
-#include <fmt/format.h>
 
 #include "draft/proposer.h"
 

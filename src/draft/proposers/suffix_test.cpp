@@ -1,6 +1,7 @@
 // The suffix proposer is bound to its definition: counts of substrings by looking at every position, no tree.
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "draft/test_drafts.h"
 
@@ -51,6 +52,16 @@ Guess by_definition(const std::vector<Tokens>& texts, const Tokens& context, con
     if (guess.score >= best.score) best = guess;
   }
   return best;
+}
+
+// A request from its prompt to its end: what is guessed first; `output` comes instead.
+Tokens serve(Proposer& suffix, Sequence& sequence, const Tokens& output = {}) {
+  suffix.open(sequence);
+  const Tokens guessed = draft(suffix, sequence, 2);
+  sequence.tokens.insert(sequence.tokens.end(), output.begin(), output.end());
+  suffix.observe(sequence, {});
+  suffix.close(sequence.slot);
+  return guessed;
 }
 
 TEST(Suffix, FollowsTheDefinitionWithOwnTokensAndEarlierOutputs) {
@@ -146,14 +157,9 @@ TEST(Suffix, BranchesAreWorthAtLeastAChain) {
 TEST(Suffix, KeepsRequestsWithASaltToThemselves) {
   auto suffix = make_proposer("suffix", {.suffix_factor = 4}, 2);
   const auto say = [&](Tokens prompt, const char* salt, const Tokens& output) {
-    Sequence sequence = sequence_of(std::move(prompt), 0);
+    Sequence sequence = sequence_of(std::move(prompt));
     sequence.cache_salt = salt;
-    suffix->open(sequence);
-    const Tokens got = draft(*suffix, sequence, 2);
-    sequence.tokens.insert(sequence.tokens.end(), output.begin(), output.end());
-    suffix->observe(sequence, {});
-    suffix->close(0);
-    return got;
+    return serve(*suffix, sequence, output);
   };
   say({1}, "a", {21, 22, 23});
   say({1}, "", {31, 32, 33});
@@ -165,27 +171,18 @@ TEST(Suffix, KeepsRequestsWithASaltToThemselves) {
 
 TEST(Suffix, NeverLearnsPromptsOrAPreemptedOutputTwice) {
   auto suffix = make_proposer("suffix", {.suffix_factor = 4}, 3);
-  const auto said = [&](Sequence& sequence, const Tokens& output) {
-    suffix->open(sequence);
-    sequence.tokens.insert(sequence.tokens.end(), output.begin(), output.end());
-    suffix->observe(sequence, {});
-    suffix->close(sequence.slot);
-  };
   Sequence first = sequence_of({1, 2, 3, 4, 5, 6}, 0), second = sequence_of({1}, 0);
-  said(first, {21, 22, 23});
+  serve(*suffix, first, {21, 22, 23});
   first.slot = 2;  // preempted, and back elsewhere
-  said(first, {24, 25, 26});
+  serve(*suffix, first, {24, 25, 26});
 
   const auto draft_after = [&](Tokens prompt) {
-    const Sequence sequence = sequence_of(std::move(prompt), 1);
-    suffix->open(sequence);
-    const Tokens got = draft(*suffix, sequence, 2);
-    suffix->close(1);
-    return got;
+    Sequence sequence = sequence_of(std::move(prompt), 1);
+    return serve(*suffix, sequence);
   };
   EXPECT_EQ(draft_after({1, 2}), Tokens{});
   EXPECT_EQ(draft_after({22}), (Tokens{23}));
-  said(second, {22, 11});
+  serve(*suffix, second, {22, 11});
   EXPECT_EQ(draft_after({22}), (Tokens{11}));  // once each: the lower id, unless 23 counted twice
   EXPECT_EQ(draft_after({21}), (Tokens{22, 23}));
   EXPECT_EQ(draft_after({24}), (Tokens{25, 26}));
@@ -197,10 +194,9 @@ TEST(Suffix, ForgetsTheOldestOutputWhereBytesOrRequestsRunOut) {
     auto suffix = make_proposer("suffix", o);
     for (int request = 0; request < 3; ++request) {  // 30 tokens each; two fit
       Sequence sequence = sequence_of({1});
-      suffix->open(sequence);
-      for (int i = 0; i < 30; ++i) sequence.tokens.push_back(100 * (request + 1) + i);
-      suffix->observe(sequence, {});
-      suffix->close(0);
+      Tokens output(30);
+      std::iota(output.begin(), output.end(), 100 * (request + 1));
+      serve(*suffix, sequence, output);
     }
     for (int request = 0; request < 3; ++request) {
       Sequence sequence = sequence_of({100 * (request + 1), 100 * (request + 1) + 1});
@@ -224,7 +220,7 @@ TEST(Suffix, TakesUpWhatALongRequestLeftBehind) {
     const Tokens before(text.end() - int64_t(std::min<size_t>(text.size(), 4)), text.end());
     for (const int32_t token : random_stream(std::max(20, 700 - int(text.size())), 40, dice)) text.push_back(token);
     text.insert(text.end(), before.begin(), before.end());  // what followed it in the last request is forgotten
-    Sequence sequence = sequence_of(text, dice.below(2), 4096);
+    Sequence sequence = sequence_of(text, dice.below(2));
     sequence.cache_salt = "mine";
     auto fresh = make_proposer("suffix", o, 2);
     for (auto* suffix : {one.get(), fresh.get()}) suffix->open(sequence);
@@ -251,23 +247,23 @@ TEST(Suffix, SurvivesManyStreamsAtItsBounds) {
   int closed = 0;
   for (int round = 0; round < 600; ++round) {
     std::vector<DraftTask> tasks;
-    for (Slot slot = 0; slot < 40; ++slot) {
-      Sequence& sequence = running[size_t(slot)];
-      if (sequence.len() >= ends[size_t(slot)]) {
-        if (sequence.len() > 0) suffix->close(slot), ++closed;
-        sequence = sequence_of(random_stream(5 + dice.below(100), 50, dice), slot, 4096);
-        ends[size_t(slot)] = sequence.len() + dice.below(200) + 1;
+    for (size_t i = 0; i < 40; ++i) {
+      Sequence& sequence = running[i];
+      if (sequence.len() >= ends[i]) {
+        if (sequence.len() > 0) suffix->close(sequence.slot), ++closed;
+        sequence = sequence_of(random_stream(5 + dice.below(100), 50, dice), Slot(i));
+        ends[i] = sequence.len() + dice.below(200) + 1;
         suffix->open(sequence);
       }
       tasks.push_back({.sequence = &sequence,
           .limits = {.max_tokens = dice.below(17), .may_branch = dice.below(2) == 0},
-          .tree = &trees[slot].tree});
+          .tree = &trees[i].tree});
     }
     suffix->propose(tasks);
-    for (Slot slot = 0; slot < 40; ++slot) {
-      ASSERT_LE(tasks[size_t(slot)].tree->size, tasks[size_t(slot)].limits.max_tokens);
-      for (int more = dice.below(4); more >= 0; --more) grow(running[size_t(slot)].tokens, 50, dice, copy_from[size_t(slot)]);
-      suffix->observe(running[size_t(slot)], {});
+    for (size_t i = 0; i < 40; ++i) {
+      ASSERT_LE(tasks[i].tree->size, tasks[i].limits.max_tokens);
+      for (int more = dice.below(4); more >= 0; --more) grow(running[i].tokens, 50, dice, copy_from[i]);
+      suffix->observe(running[i], {});
     }
   }
   EXPECT_GT(closed, 300);

@@ -1,5 +1,4 @@
 // What may stand behind "is".
-#include <fmt/format.h>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/python_text.h"
