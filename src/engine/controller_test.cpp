@@ -132,6 +132,15 @@ TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
   }
 }
 
+TEST_F(TreesUnderAuto, StayAsDeepAsPlannedUnderGrammars) {
+  for (const double temperature : {0.0, 0.8}) {
+    Request asked = request(temperature);
+    asked.sampling.allowed_token_ids = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73};  // a to j
+    asked.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-h]{4}(ij){10}){99}"};
+    EXPECT_EQ(run(asked, 0.001).tokens, test::plain_stream(*engine, asked));
+  }
+}
+
 TEST_F(TreesUnderAuto, AreNotAskedForWhereEveryRowCostsAsMuchAsTheFirst) {
   const Request asked = request(0.8);
   const Seen seen = run(asked, 10);

@@ -205,7 +205,8 @@ void Step::check_tree(Running& who, int granted) const {
     if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
         depth_at(tree, node) > who.most_depth())
       tree.size = node;
-  if (who.grammar() && who.plan.verify) keep_to(*who.grammar(), *parts_.tokenizer, std::min(granted, who.most_depth()), tree);
+  if (who.grammar() && who.plan.verify)
+    keep_to(*who.grammar(), *parts_.tokenizer, std::min({granted, who.want_depth, who.most_depth()}), tree);
   if (!tree.branches()) return;
   who.row_parents.push_back(-1);
   for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
@@ -547,7 +548,7 @@ void Step::settle(Running& who, int64_t first_row) {
   if (sequence.logit_state) {
     for (const int32_t token : verdict.tokens) sequence.logit_state->append(token);
     sequence.logit_state->append(verdict.next);
-    if (who.grammar() && !who.drafting()) who.grammar()->fill_soon(1);  // else guesses are made first
+    if (who.grammar() && !who.drafting()) who.grammar()->fill_soon(1);
   }
   who.path_rows.clear();
   if (!who.row_parents.empty()) {

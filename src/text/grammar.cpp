@@ -429,8 +429,7 @@ bool GrammarState::has_choice() {
   } catch (const std::exception&) { return false; }
 }
 
-// Byte by byte, without a mask, which takes a hundred times as long. The library's own search has no end where the grammar has
-// none.
+// Without masks, which take a hundred times as long. The library's own search has no end where the grammar has none.
 std::string GrammarState::forced(size_t most_bytes) {
   std::string out;
   try {

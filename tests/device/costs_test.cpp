@@ -15,7 +15,6 @@ TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
   EXPECT_LT(run.milliseconds.verify, 0.1 * run.milliseconds.draft);
 }
 
-// The device may be at work while masks are waited for: without them a pass takes so much less at most.
 TEST(LateDevice, WhatMasksTakeIsNotThePasss) {
   auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
   Controller controller(engine->parts());
