@@ -68,7 +68,7 @@ TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
   const Place& here = places_[size_t(place)];
   if (leaves_out_ && place != kCommitted && here.allowed && !here.filled && !broken_) {
     go_to(place);
-    if (state_.has_choice()) return {};
+    if (state_.free_text()) return {};
   }
   if (!here.filled) fill(place);
   waited_ms_ += ms_since(start);

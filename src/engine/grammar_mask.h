@@ -37,8 +37,8 @@ class GrammarMask final : public TokenMask {
   void fill_soon(int places);
   // That of one such place, if there is one left. Any thread.
   bool fill_one();
-  // While `on`, after() leaves masks out behind guesses where there is a choice: one can take a thousand times what may_say()
-  // does, which then checks what was chosen.
+  // While `on`, after() leaves masks out behind guesses in free text, where one takes a thousand times what may_say() does,
+  // which then checks what was chosen.
   void leave_out(bool on) { leaves_out_ = on; }
   bool may_say(int place, int32_t token);
 

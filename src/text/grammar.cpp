@@ -331,21 +331,23 @@ struct GrammarState::Matcher {
     matcher.Rollback(int(steps));
     if (guarded()) guards.resize(guards.size() - size_t(steps));
   }
-  // How many different bytes may follow, 2 at most, and the first one found. Of a choice, two are mostly among those tried first.
-  std::pair<int, uint8_t> bytes_that_may_follow() {
-    constexpr std::string_view kUsual = "ab12 \n\"AB_-}],";
-    std::pair<int, uint8_t> found{};
-    const auto enough = [&](uint8_t byte) {
-      if (!take(byte)) return false;
-      give_back(1);
-      if (++found.first == 1) found.second = byte;
-      return found.first == 2;
-    };
-    for (const char byte : kUsual)
-      if (enough(uint8_t(byte))) return found;
-    for (int byte = 0; byte < 256; ++byte)
-      if (kUsual.find(char(byte)) == kUsual.npos && enough(uint8_t(byte))) break;
-    return found;
+  bool may_follow(int byte) {
+    if (!take(uint8_t(byte))) return false;
+    return give_back(1), true;
+  }
+  bool free_text() {
+    int found = 0;
+    for (const char byte : std::string_view("ab12 \n\"AB_-}],"))
+      if (may_follow(byte) && ++found == 2) return true;
+    return false;
+  }
+  // The one byte that may follow, or -1. One of ASCII is believed to be alone.
+  int only_byte() {
+    if (free_text()) return -1;
+    int only = -1;
+    for (int byte = '\t'; byte < 256 && (byte < 128 || only < 0 || only >= 128); ++byte)
+      if (may_follow(byte) && std::exchange(only, byte) >= 0) return -1;
+    return only;
   }
 };
 
@@ -423,9 +425,9 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
 
 bool GrammarState::complete() const { return matcher_->matcher.IsCompleted(); }
 
-bool GrammarState::has_choice() {
+bool GrammarState::free_text() {
   try {
-    return ends_ == 0 && matcher_->bytes_that_may_follow().first == 2;
+    return ends_ == 0 && matcher_->free_text();
   } catch (const std::exception&) { return false; }
 }
 
@@ -434,9 +436,9 @@ std::string GrammarState::forced(size_t most_bytes) {
   std::string out;
   try {
     while (out.size() < most_bytes && ends_ == 0 && !complete()) {
-      const auto [count, byte] = matcher_->bytes_that_may_follow();
-      if (count != 1 || !matcher_->take(byte)) break;
-      out += char(byte);
+      const int next = matcher_->only_byte();
+      if (next < 0 || !matcher_->take(uint8_t(next))) break;
+      out += char(next);
     }
   } catch (const std::exception&) {}  // guesses only
   if (!out.empty()) matcher_->give_back(int64_t(out.size()));

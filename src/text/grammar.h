@@ -105,7 +105,7 @@ class GrammarState {
   void fill_mask(std::span<uint32_t> words);
   bool complete() const;                         // the output may end here
   bool terminated() const { return ends_ > 0; }  // an end id was taken
-  bool has_choice();                             // two bytes or more may follow
+  bool free_text();                              // many tokens may follow
   // Bytes that every continuation begins with, `most_bytes` of them at most; empty where there is a choice.
   std::string forced(size_t most_bytes);
 
