@@ -61,7 +61,7 @@ TEST(Planner, LeavesGuessesWhoseMasksTakeMoreThanTheyBring) {
     Planner planner(known_table(), options());
     v.guess_ms = times * masks.guess_ms();
     const int guesses = planner.decide(v).gamma;
-    EXPECT_LT(guesses, last) << times;
+    EXPECT_LT(guesses, last);
     last = guesses;
   }
   EXPECT_EQ(last, 0);

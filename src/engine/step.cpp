@@ -192,7 +192,7 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   for (Running* who : requests)
     tasks_.push_back(task_of(*who, drafter, who->most_drafts(), who->most_depth(), who->may_branch()));
   if (!tasks_.empty()) requests[0]->drafters[drafter].proposer->propose(tasks_);
-  for (Running* who : requests) {  // what a crowd found is looked at once it is known how much is wanted
+  for (Running* who : requests) {  // of what a crowd finds, little may be wanted
     DraftTree& tree = who->drafters[drafter].tree;
     if (who->grammar() && (requests.size() <= kCrowd || tree.size == 0))
       keep_to(*who->grammar(), *parts_.tokenizer, who->most_depth(), tree);

@@ -320,7 +320,7 @@ struct GrammarState::Matcher {
       for (uint32_t rest = mask[word]; rest != 0; rest &= rest - 1) check(int32_t(word * 32) + std::countr_zero(rest));
   }
 
-  // Takes one more byte, as a step to be given back: false where it may not follow.
+  // Takes one more byte, if it may follow.
   bool take(uint8_t byte) {
     const JsonGuard::State guard = guarded() ? JsonGuard::next(guards.back(), byte) : JsonGuard::kOutside;
     if (guard == JsonGuard::kRefused || !matcher.AcceptString(std::string(1, char(byte)))) return false;

@@ -78,7 +78,9 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
 
 TEST_F(Structured, GuessesHaveNoMasksInFreeText) {
   auto engine = load(options());
-  auto step = make_step(*engine, request({.kind = Kind::Regex, .text = "ab[ab1-4]e"}, 0));
+  Request asked = request({.kind = Kind::Regex, .text = "ab[ab1-4]e"}, 0);
+  asked.ignore_eos = true;
+  auto step = make_step(*engine, asked);
   GrammarMask& mask = *step->running().grammar();
   const int32_t path[] = {id_of(*engine, "a"), id_of(*engine, "b"), id_of(*engine, "a"), id_of(*engine, "e")};
   const int32_t refused = id_of(*engine, "f");
@@ -93,6 +95,7 @@ TEST_F(Structured, GuessesHaveNoMasksInFreeText) {
       EXPECT_FALSE(mask.may_say(place, refused));
       place = mask.step(place, token);
     }
+    EXPECT_FALSE(mask.may_say(place, engine->tokenizer().eos_ids()[0]));
   }
 }
 
