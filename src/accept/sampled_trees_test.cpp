@@ -104,9 +104,7 @@ std::vector<Pair> pairs_and_five() {
 }
 
 std::unique_ptr<AcceptanceRule> make_rule(const char* name, const Pair& pair) {
-  auto rule = Register<AcceptanceRule>::find(name)->make({.vocab = int64_t(pair.vocab)});
-  HUNCH_CHECK(rule.ok());
-  return std::move(*rule);
+  return Register<AcceptanceRule>::find(name)->make({.vocab = int64_t(pair.vocab)}).value();
 }
 
 Width flat(int children) {
@@ -301,10 +299,9 @@ struct Rows {
   Verdict decide(uint64_t seed) {
     Target target(p);
     KeyedChance chance({.seed = seed});
-    auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = int64_t(p.size())});
-    HUNCH_CHECK(rule.ok());
+    const auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = int64_t(p.size())}).value();
     Verdict verdict;
-    (*rule)->accept(tree, 5, target, chance, verdict);
+    rule->accept(tree, 5, target, chance, verdict);
     return verdict;
   }
 

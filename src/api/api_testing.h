@@ -74,12 +74,11 @@ inline std::vector<json> chunks(Endpoint endpoint, const json& body, ApiLimits l
   EXPECT_TRUE(made->stream());
   std::string text = made->opening();
   for (size_t i = 0; i < made->choices(); ++i) {
-    auto generation = served_engine().generate(made->request(i), [&](const TokenEvent& event) {
+    const auto generation = good(served_engine().generate(made->request(i), [&](const TokenEvent& event) {
       text += made->token(i, event);
       return true;
-    });
-    HUNCH_CHECK(generation.ok());
-    text += made->ended(i, *generation);
+    }));
+    text += made->ended(i, generation);
   }
   text += made->closing();
   std::vector<json> out;

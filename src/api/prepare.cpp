@@ -5,12 +5,10 @@
 #include <algorithm>
 
 #include "api/speculation_settings.h"
-#include "engine/approximation.h"
 #include "engine/parts.h"
 #include "engine/plan.h"
 #include "engine/running.h"
 #include "engine/sampling_options.h"
-#include "engine/verify_check.h"
 #include "text/grammar.h"
 
 namespace hunch {
@@ -156,13 +154,7 @@ class Preparer {
       return rules.error();
     }
     at("speculative_config");
-    HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-    auto plan = plan_request(
-        request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers, parts_.bits_per_weight());
-    if (!plan.ok()) return plan.error();
-    HUNCH_OK(plan_approximation(request.speculation, parts_, *plan));
-    HUNCH_OK(plan_profiled(parts_, *plan));
-    if (auto checks = hunch::check_options(parts_, plan->sparse); !checks.ok()) return checks.error();
+    if (auto plan = plan_on(parts_, request); !plan.ok()) return plan.error();
     at("");
     return check_structure(request.structured);
   }

@@ -14,6 +14,8 @@
 #include "cli/serve_flags.h"
 #include "cli/serving_flags.h"
 #include "cli/setting_sources.h"
+#include "engine/parts.h"
+#include "engine/plan.h"
 #include "server/server.h"
 
 namespace hunch {
@@ -98,6 +100,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.engine = engine.get();
   model.created = int64_t(std::time(nullptr));
   model.defaults = request_of(flags.sampling, speculation);
+  if (auto plan = plan_on(engine->parts(), model.defaults); !plan.ok()) return plan.error();
   model.fingerprint = "hunch-" + std::string(build_commit());
   model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
   HUNCH_TRY(model.chat_template, template_of(flags.serve.chat_template));

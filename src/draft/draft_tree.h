@@ -3,6 +3,7 @@
 // live in backend memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -44,6 +45,17 @@ struct DraftTree {
     for (int node = 0; node < size; ++node)
       if (parents[size_t(node)] != node - 1) return true;
     return false;
+  }
+  // Nodes on the path to `node`, itself included; -1: 0.
+  int depth_of(int node) const {
+    int depth = 0;
+    for (; node >= 0; node = parents[size_t(node)]) ++depth;
+    return depth;
+  }
+  int depth() const {
+    int most = 0;
+    for (int node = 0; node < size; ++node) most = std::max(most, depth_of(node));
+    return most;
   }
   int law_of(int row) const { return laws.empty() ? row : laws[size_t(row)]; }
   // The first child of `node` (-1: of the root), or -1.

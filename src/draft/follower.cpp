@@ -306,24 +306,26 @@ bool Follower::begin(const DraftTask& task) {
 
 void Follower::propose(std::span<const DraftTask> tasks) {
   HUNCH_CHECK(tasks.size() <= drafts_.size());
-  open_.clear();
+  all_.clear();
   for (const DraftTask& task : tasks)
-    if (begin(task) && int64_t(open_.size()) < level_rows_) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
-  if (open_.empty()) return;
-  make_first_rows_fit();
-  const auto all = [&](const auto& property) {
-    return backend_.asynchronous() &&
-        std::all_of(open_.begin(), open_.end(), [&](const Draft* draft) { return property(*draft, *draft->task->sequence); });
+    if (begin(task) && int64_t(all_.size()) < level_rows_) all_.push_back(&drafts_[size_t(task.sequence->slot)]);
+  // Those that nobody decided about yet; nobody's levels wait for the kind of another's.
+  const auto some = [&](const auto& property) {
+    open_.clear();
+    std::copy_if(all_.begin(), all_.end(), std::back_inserter(open_), property);
+    std::erase_if(all_, property);
+    if (!open_.empty()) make_first_rows_fit();
+    return !open_.empty();
   };
-  if (all([&](const Draft& draft, const Sequence& sequence) {
-        return !draft.branch && !net_->renumbers() && !sequence.needs_drafts_here();
-      }))
-    return run_blind();
-  if (all([](const Draft& draft, const Sequence& sequence) {
-        return draft.branch && !draft.given && !draft.task->limits.shape && !sequence.logit_state;
-      }))
-    return run_blind_trees();
-  finish_level(first_rows());
+  if (backend_.asynchronous()) {
+    if (some([&](const Draft* draft) { return !draft->branch && !net_->renumbers(); })) run_blind();
+    if (some([](const Draft* draft) {  // penalties would count what stands on a path
+          const LogitState* state = draft->task->sequence->logit_state.get();
+          return draft->branch && !draft->given && !draft->task->limits.shape && !(state && state->rules().penalise());
+        }))
+      run_blind_trees();
+  }
+  if (some([](const Draft*) { return true; })) finish_level(first_rows());
   while (!open_.empty()) next_level();
 }
 
@@ -461,7 +463,7 @@ void Follower::finish_level(int64_t rows) {
 
 // The children of a level's rows, with the noise that Self::sample takes (proposers/self.cpp says why).
 void Follower::sample(
-    Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts) {
+    Draft& draft, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, bool blind, View<const int32_t, 1> drafts) {
   const Sequence& sequence = *draft.task->sequence;
   const DraftTree& tree = *draft.task->tree;
   const View<int32_t, 1> positions(positions_.data() + row, draft.level);
@@ -479,7 +481,8 @@ void Follower::sample(
       .state = sequence.logit_state.get(),
       .first_row = first,
       .drafts = drafts.data ? drafts : own,
-      .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{}};
+      .parents = draft.branch ? std::span<const int32_t>(draft.parents) : std::span<const int32_t>{},
+      .blind = blind};
   if (draft.branch) {
     args.ranked = ranked_.view<int32_t>(level_rows_, kMostTried).slice(row, draft.level);
     if (!given) args.shares = shares_.view<float>(level_rows_, kMostTried).slice(row, draft.level);

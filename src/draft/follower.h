@@ -92,8 +92,9 @@ class Follower final : public Proposer {
   View<float, 2> logits_of(int64_t rows);
   void run_level(const Buffer& features, int64_t rows);
   void finish_level(int64_t rows);
-  // `drafts` before it; data null: the tree's.
-  void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, View<const int32_t, 1> drafts = {});
+  // `blind`: the host does not know the drafts, which are `drafts`, of a chain.
+  void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, bool blind = false,
+      View<const int32_t, 1> drafts = {});
   void take_chain(Draft&, int64_t row);
   void take_tree(Draft&, int64_t row);
   void take_drawn(Draft&, int64_t row);
@@ -112,7 +113,7 @@ class Follower final : public Proposer {
   std::optional<Pass> pass_;
   std::vector<Seat> seats_;
   std::vector<Draft> drafts_;
-  std::vector<Draft*> open_, grown_;
+  std::vector<Draft*> all_, open_, grown_;
   std::vector<Segment> segments_;
   std::vector<int32_t> positions_;
   std::vector<uint32_t> stamps_;  // [page] generation in which it was filled; 0: never

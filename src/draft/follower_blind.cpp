@@ -63,7 +63,7 @@ void Follower::blind_level(int level, size_t open) {
     open_[size_t(i)]->depth = level;
     View<const int32_t, 1> before(&levels(0, i), level);
     before.stride[0] = level_rows_;
-    sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1), before);
+    sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1), true, before);
   }
 }
 
@@ -104,7 +104,7 @@ void Follower::blind_tree_level(bool first) {
   const View<const float, 2> logits = logits_of(rows);
   int64_t row = 0;
   for (Draft* draft : open_) {
-    sample(*draft, logits.slice(row, draft->level), row, tokens_.view<int32_t>(level_rows_).slice(row, draft->level));
+    sample(*draft, logits.slice(row, draft->level), row, tokens_.view<int32_t>(level_rows_).slice(row, draft->level), true);
     row += draft->level;
   }
   const auto came = came_.view<float>(level_rows_, width_);

@@ -9,6 +9,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 struct Seen {
   std::vector<int32_t> tokens;
   int trees = 0, chains = 0, widest = 0, rounds = 0, guessed = 0;
@@ -18,11 +20,11 @@ struct Seen {
 class TreesUnderAuto : public testing::Test {
  protected:
   TreesUnderAuto()
-      : engine(test::load({
-            .model = test::tiny_path("qwen3-deep"),
+      : engine(load({
+            .model = tiny_path("qwen3-deep"),
             .threads = 1,
             .context_len = 256,
-            .drafters = {{.path = test::tiny_path("eagle3")}},
+            .drafters = {{.path = tiny_path("eagle3")}},
         })) {}
 
   // Every row costs `row_ms` more than the first one, drafts next to nothing; choosing entries for self is dear.
@@ -30,14 +32,12 @@ class TreesUnderAuto : public testing::Test {
     Controller controller(engine->parts());
     const bool paced = request.speculation.proposer == "self";
     if (!paced) request.speculation.proposer = "auto", request.speculation.tree_tokens = tree_tokens;
-    auto plan = plan_request(request, {}, 64, engine->parts().model->shape().layers);
-    HUNCH_CHECK(plan.ok());
-    if (paced) pace(request, 64, *plan);
-    else plan->drafters.push_back("eagle3");
-    if (!paced && plan->nodes == plan->gamma) plan->planned_nodes = controller.tree_nodes();
-    auto made = Solo::make(engine->parts(), *plan, request);
-    HUNCH_CHECK(made.ok());
-    Solo& solo = **made;
+    auto plan = good(plan_request(request, {}, 64, engine->parts().model->shape().layers));
+    if (paced) pace(request, 64, plan);
+    else plan.drafters.push_back("eagle3");
+    if (!paced && plan.nodes == plan.gamma) plan.planned_nodes = controller.tree_nodes();
+    const auto made = good(Solo::make(engine->parts(), plan, request));
+    Solo& solo = *made;
     Running& who = solo.running();
     HUNCH_CHECK(solo.prefill(nullptr).ok());
     Running* const requests[] = {&who};
@@ -71,7 +71,7 @@ class TreesUnderAuto : public testing::Test {
     return seen;
   }
   static Request request(double temperature) {
-    Request out = test::request(test::random_prompt(60, 256, 8), 150);
+    Request out = test::request(random_prompt(60, 256, 8), 150);
     out.sampling.temperature = temperature;
     out.sampling.allowed_token_ids = {3, 17, 40, 41, 99};  // random heads are right now and then
     return out;
@@ -87,19 +87,19 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
   for (const int answer : {40, 57, 70, 93, 111}) {
     std::vector<DraftRound> guessed[2];
     for (const bool caching : {false, true}) {
-      const auto engine = test::load({.model = test::tiny_path("qwen3-deep"),
+      const auto engine = load({.model = tiny_path("qwen3-deep"),
           .threads = 1,
           .context_len = 384,
           .prefix_caching = caching,
-          .drafters = {{.path = test::tiny_path("eagle3")}}});
-      Request turn = test::request(test::random_prompt(60, 256, 8), answer);
+          .drafters = {{.path = tiny_path("eagle3")}}});
+      Request turn = request(random_prompt(60, 256, 8), answer);
       turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
       turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;
-      const Generation first = test::generate(*engine, turn);
+      const Generation first = generate(*engine, turn);
       turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
       turn.prompt.insert(turn.prompt.end(), {5, 6, 7});
       turn.max_tokens = 60;
-      const Generation second = test::generate(*engine, turn);
+      const Generation second = generate(*engine, turn);
       EXPECT_EQ(second.reused_tokens, caching ? (60 + answer - 1) / kPageLen * kPageLen : 0);
       guessed[caching] = second.draft_rounds;
     }
@@ -114,10 +114,10 @@ TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
   Request asked = request(0);
   asked.speculation.draft_weights = "q4_0";
   asked.speculation.proposer = "auto";
-  EXPECT_EQ(test::generate(*engine, asked).tokens, test::plain_stream(*engine, asked));
+  EXPECT_EQ(generate(*engine, asked).tokens, plain_stream(*engine, asked));
   EXPECT_FALSE(engine->parts().has_draft_weights(DType::Q4_0));
   asked.speculation.proposer = "self";
-  test::generate(*engine, asked);
+  generate(*engine, asked);
   EXPECT_TRUE(engine->parts().has_draft_weights(DType::Q4_0));
 }
 
@@ -125,7 +125,7 @@ TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
   for (const double temperature : {0.0, 0.8}) {
     const Request asked = request(temperature);
     const Seen seen = run(asked, 0.001);
-    EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+    EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
     EXPECT_GT(seen.trees, 10);
     EXPECT_GT(seen.widest, 1);
     EXPECT_GT(seen.accepted, 5);
@@ -137,14 +137,14 @@ TEST_F(TreesUnderAuto, StayAsDeepAsPlannedUnderGrammars) {
     Request asked = request(temperature);
     asked.sampling.allowed_token_ids = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73};  // a to j
     asked.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-h]{4}(ij){10}){99}"};
-    EXPECT_EQ(run(asked, 0.001).tokens, test::plain_stream(*engine, asked));
+    EXPECT_EQ(run(asked, 0.001).tokens, plain_stream(*engine, asked));
   }
 }
 
 TEST_F(TreesUnderAuto, AreNotAskedForWhereEveryRowCostsAsMuchAsTheFirst) {
   const Request asked = request(0.8);
   const Seen seen = run(asked, 10);
-  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
   EXPECT_LE(seen.trees, seen.rounds / 10);
 }
 
@@ -152,7 +152,7 @@ TEST_F(TreesUnderAuto, SelfThatIsPacedGuessesHoweverDearItIs) {
   Request asked = request(0.8);
   asked.speculation = {.proposer = "self", .rule = "match"};
   const Seen seen = run(asked, 10);
-  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
   EXPECT_GE(seen.guessed, seen.rounds - 1) << "the last one may have a single token to make";
 }
 
@@ -171,7 +171,7 @@ TEST_F(TreesUnderAuto, AreDrawnUnderRuleRatioAndLeftOutUnderRulesThatTakeNone) {
 TEST_F(TreesUnderAuto, AreTheRequestsOwnWhereItAskedForSome) {
   const Request asked = request(0.8);
   const Seen seen = run(asked, 0.001, 7);
-  EXPECT_EQ(seen.tokens, test::plain_stream(*engine, asked));
+  EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
   EXPECT_EQ(seen.chains, 0) << "every guess of the drafter may branch";
 }
 

@@ -15,6 +15,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int kVocab = 32;
 
 // A target that counts: the token after t is t + 1; the drafter errs where `wrong` says.
@@ -36,7 +38,7 @@ Request ask(int64_t max_tokens, const char* rule = "match") {
 }
 
 TEST(EngineLimits, BoundSteps) {
-  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = 64, .max_num_seqs = 4};
+  EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 64, .max_num_seqs = 4};
   options.chunk_len = 100, options.max_num_batched_tokens = INT32_MAX;
   EXPECT_EQ(Engine::load(options).value()->parts().limits.rows, 400);
   options.chunk_len = 1 << 30;
@@ -52,21 +54,19 @@ struct Life {
 
 Life live(toy::Tables tables, int context_len, const Request& request) {
   auto parts = toy::make_parts(std::move(tables), "reference", context_len);
-  auto plan = plan_request(request, {}, 64);
-  HUNCH_CHECK(plan.ok());
-  auto step = Solo::make(*parts, *plan, request);
-  HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
+  auto step = good(Solo::make(*parts, good(plan_request(request, {}, 64)), request));
+  HUNCH_CHECK(step->prefill(nullptr).ok());
   Life life;
-  Sequence& sequence = step.value()->sequence();
+  Sequence& sequence = step->sequence();
   life.lens.push_back(sequence.len());
   while (sequence.len() < sequence.max_len) {
-    HUNCH_CHECK(step.value()->round().ok());
+    HUNCH_CHECK(step->round().ok());
     EXPECT_EQ(sequence.len(), sequence.committed_len + 1);
     EXPECT_LE(sequence.len(), sequence.max_len);
     life.lens.push_back(sequence.len());
   }
   life.tokens = sequence.tokens;
-  life.stats = std::move(step.value()->stats());
+  life.stats = std::move(step->stats());
   return life;
 }
 
@@ -207,10 +207,10 @@ TEST(Step, WhatWasAddedBehindGuessesIsNoChoiceOfTheDrafter) {
 class Whole : public testing::Test {
  protected:
   static std::unique_ptr<Engine> load(int chunk_len = 64, int64_t context = 256) {
-    return test::load({.model = test::tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
+    return test::load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
   }
   static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
-    Request request = test::request(test::random_prompt(prompt_len, 256, 5), max_tokens);
+    Request request = test::request(random_prompt(prompt_len, 256, 5), max_tokens);
     request.sampling.temperature = 0.8;
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 5;
@@ -223,8 +223,8 @@ TEST_F(Whole, PromptsAroundTheChunkLengthGiveTheTokensOfOneChunk) {
   auto one = load(256), chunks = load(64);
   for (const int len : {1, 2, 3, 63, 64, 65, 66, 127, 128, 129, 130}) {
     const Request r = request(len, 20);
-    EXPECT_EQ(test::generate(*chunks, r).tokens, test::generate(*one, r).tokens) << len;
-    EXPECT_EQ(test::generate(*chunks, r).tokens, test::plain_stream(*one, r)) << len;
+    EXPECT_EQ(generate(*chunks, r).tokens, generate(*one, r).tokens) << len;
+    EXPECT_EQ(generate(*chunks, r).tokens, plain_stream(*one, r)) << len;
   }
 }
 
@@ -232,7 +232,7 @@ TEST_F(Whole, EmitsExactlyMaxTokensAndNamesTheReason) {
   auto engine = load();
   for (const char* proposer : {"none", "self"})
     for (const int max_tokens : {1, 2, 5, 6, 7, 40}) {
-      const Generation run = test::generate(*engine, request(50, max_tokens, proposer));
+      const Generation run = generate(*engine, request(50, max_tokens, proposer));
       EXPECT_EQ(int(run.tokens.size()), max_tokens);
       EXPECT_EQ(run.finish, FinishReason::Length);
     }
@@ -241,14 +241,14 @@ TEST_F(Whole, EmitsExactlyMaxTokensAndNamesTheReason) {
 TEST_F(Whole, StopsWhereTheContextIsFull) {
   auto engine = load(64, 96);
   for (const char* proposer : {"none", "self"}) {
-    EXPECT_EQ(test::generate(*engine, request(50, -1, proposer)).tokens.size(), 46u);
-    EXPECT_EQ(test::generate(*engine, request(95, -1, proposer)).tokens.size(), 1u);
+    EXPECT_EQ(generate(*engine, request(50, -1, proposer)).tokens.size(), 46u);
+    EXPECT_EQ(generate(*engine, request(95, -1, proposer)).tokens.size(), 1u);
   }
 }
 
 TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
   auto engine = load();
-  const std::vector<int32_t> all = test::plain_stream(*engine, request(150, 60));
+  const std::vector<int32_t> all = plain_stream(*engine, request(150, 60));
   int inside = 0;
   for (size_t at = 3; at < 40; at += 4) {
     const int32_t stop = all[at];
@@ -271,12 +271,12 @@ TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
   auto engine = load();
   Request r = request(60, 12);
   r.sampling.temperature = 0.0;
-  const auto all = test::plain_stream(*engine, r);
+  const auto all = plain_stream(*engine, r);
   // The model's own end ids stop a request unless ignored: make one of its tokens an end id by the request.
   r.stop_ids = {all[4]};
-  EXPECT_LE(test::generate(*engine, r).tokens.size(), 4u);
+  EXPECT_LE(generate(*engine, r).tokens.size(), 4u);
   r.stop_ids.clear();
-  EXPECT_EQ(test::generate(*engine, r).tokens, all);
+  EXPECT_EQ(generate(*engine, r).tokens, all);
 }
 
 TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
@@ -295,12 +295,12 @@ TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
       {"unknown metric 'entropy'", metric},
       {"spread needs a weight metric", spread},
   };
-  for (const auto& [message, bad] : cases) test::expect_error(engine->generate(bad), message);
-  EXPECT_EQ(test::generate(*engine, request(50, 5)).tokens.size(), 5u) << "the engine still works";
+  for (const auto& [message, bad] : cases) expect_error(engine->generate(bad), message);
+  EXPECT_EQ(generate(*engine, request(50, 5)).tokens.size(), 5u) << "the engine still works";
 }
 
 TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
-  const std::string model = test::tiny_path("qwen3-tied");
+  const std::string model = tiny_path("qwen3-tied");
   const std::pair<const char*, EngineOptions> cases[] = {
       {"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
       {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
@@ -311,12 +311,12 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
       {"max draft is 0", {.model = model, .max_draft = 0}},
       {"max draft is 257; it must lie in [1, 256]", {.model = model, .max_draft = 257}},
   };
-  for (const auto& [message, options] : cases) test::expect_error(Engine::load(options), message);
+  for (const auto& [message, options] : cases) expect_error(Engine::load(options), message);
 }
 
 TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
   auto engine = load();
-  const auto all = test::plain_stream(*engine, request(50, 30));
+  const auto all = plain_stream(*engine, request(50, 30));
   std::atomic<bool> interrupted = false;
   auto run = engine->generate(
       request(50, 30), [&](const TokenEvent& e) { return interrupted = e.index >= 8, true; }, &interrupted);
@@ -332,7 +332,7 @@ TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
   run = engine->generate(request(50, 30), [](const TokenEvent& e) { return e.index < 3; });
   ASSERT_TRUE(run.ok());
   EXPECT_EQ(run->tokens.size(), 4u);
-  EXPECT_EQ(test::generate(*engine, request(50, 30)).tokens, all);
+  EXPECT_EQ(generate(*engine, request(50, 30)).tokens, all);
 }
 
 TEST_F(Whole, SameSeedSameTokensOtherSeedOtherTokens) {
@@ -340,10 +340,10 @@ TEST_F(Whole, SameSeedSameTokensOtherSeedOtherTokens) {
   for (const char* rule : {"match", "ratio"}) {
     Request r = request(50, 30);
     r.speculation.rule = rule;
-    const auto a = test::generate(*engine, r).tokens;
-    EXPECT_EQ(test::generate(*engine, r).tokens, a) << rule;
+    const auto a = generate(*engine, r).tokens;
+    EXPECT_EQ(generate(*engine, r).tokens, a) << rule;
     r.sampling.seed = 8;
-    EXPECT_NE(test::generate(*engine, r).tokens, a) << rule;
+    EXPECT_NE(generate(*engine, r).tokens, a) << rule;
   }
 }
 
@@ -352,20 +352,20 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
   Request r = request(150, 30);
   r.speculation.policy = "streamingllm";
   r.speculation.verify = false;
-  const Generation run = test::generate(*engine, r);
+  const Generation run = generate(*engine, r);
   EXPECT_FALSE(run.lossless);
   EXPECT_EQ(run.tokens.size(), 30u);
-  EXPECT_NE(run.tokens, test::plain_stream(*engine, r)) << "this model forgets";
+  EXPECT_NE(run.tokens, plain_stream(*engine, r)) << "this model forgets";
 }
 
 TEST(Experts, ThatAStepReadsAreCounted) {
-  auto engine = test::load({.model = test::tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
-  Request request = test::request(test::random_prompt(60, 256, 1), 20);
-  const Generation plain = test::generate(*engine, request);
+  auto engine = load({.model = tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
+  Request request = test::request(random_prompt(60, 256, 1), 20);
+  const Generation plain = generate(*engine, request);
   EXPECT_GT(plain.steps, 0);
   EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each
   request.speculation.proposer = "self";
-  const Generation drafted = test::generate(*engine, request);
+  const Generation drafted = generate(*engine, request);
   EXPECT_GT(drafted.experts_per_step(), 6);
   EXPECT_GT(engine->stats().experts_read, plain.experts_read + drafted.experts_read);  // the prompts' as well
 }
@@ -374,7 +374,7 @@ TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   auto engine = load();
   Request sparse = request(200, 20), full = request(200, 20);
   full.speculation.policy = "full";
-  const Generation a = test::generate(*engine, sparse), b = test::generate(*engine, full);
+  const Generation a = generate(*engine, sparse), b = generate(*engine, full);
   EXPECT_LT(double(a.kv_bytes_read) / double(a.rounds), double(b.kv_bytes_read) / double(b.rounds));
 }
 

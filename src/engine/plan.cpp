@@ -10,6 +10,7 @@
 #include "accept/rule.h"
 #include "checkpoint/drafter_method.h"
 #include "draft/proposer.h"
+#include "engine/approximation.h"
 #include "engine/controller.h"
 #include "engine/defaults.h"
 #include "engine/verify_check.h"
@@ -172,6 +173,22 @@ Result<RequestPlan> plan_request(
   }
   if (!plan.verify && plan.logprobs >= 0)
     return usage_error("log-probabilities come from the checking pass; unverified (lossy) decoding has none");
+  return plan;
+}
+
+Result<RequestPlan> plan_on(const EngineParts& parts, const Request& request) {
+  const std::string& method = request.speculation.proposer;
+  HUNCH_OK(check_drafter(method, parts.options.drafters));
+  HUNCH_TRY(RequestPlan plan,
+      plan_request(
+          request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers, parts.bits_per_weight()));
+  HUNCH_OK(plan_approximation(request.speculation, parts, plan));
+  HUNCH_OK(plan_profiled(parts, plan));
+  if (const auto checking = check_options(parts, plan.sparse); !checking.ok()) return checking.error();
+  if (parts.model->shape().nsa.used() && (method == "self" || method == "cascade" || method == "staged"))
+    return usage_error(
+        "methods self, cascade and staged draft over selected entries, and a model with natively trained sparse attention "
+        "reads few anyway: use suffix, ngram or a loaded drafter");
   return plan;
 }
 

@@ -17,6 +17,8 @@ namespace hunch {
 
 class CompiledGrammar;  // text/grammar.h
 
+class EngineParts;
+
 struct RequestPlan {
   SamplingParams sampling;
   bool greedy() const { return sampling.temperature < 1e-5f; }
@@ -50,6 +52,9 @@ Result<RequestPlan> plan_request(
 // Method self, asked for no number of guesses: the planner says how many, one at least. Only where drafts and checks read what is
 // usual: what the planner knows of self, and keeps from run to run, is about that.
 void pace(const Request&, int max_draft, RequestPlan&);
+
+// What this engine is to do: an error as well where model, drafters or calibrations that were loaded cannot.
+Result<RequestPlan> plan_on(const EngineParts&, const Request&);
 
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.
 Status check_drafter(const std::string& method, const std::vector<DrafterOptions>& loaded);

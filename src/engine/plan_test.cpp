@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "base/test_results.h"
+
 namespace hunch {
 namespace {
 
@@ -32,12 +34,11 @@ TEST(Plan, SelfIsPacedWhereItIsAskedForNoNumberAndNothingElseDecides) {
     Request request{.prompt = {1}};
     request.speculation.proposer = "self";
     change(request);
-    auto plan = plan_request(request, {}, max_draft);
-    HUNCH_CHECK(plan.ok());
-    const int asked = plan->gamma;
-    pace(request, max_draft, *plan);
-    EXPECT_TRUE(plan->paced || plan->gamma == asked);
-    return plan->paced ? plan->gamma : 0;
+    auto plan = test::good(plan_request(request, {}, max_draft));
+    const int asked = plan.gamma;
+    pace(request, max_draft, plan);
+    EXPECT_TRUE(plan.paced || plan.gamma == asked);
+    return plan.paced ? plan.gamma : 0;
   };
   EXPECT_EQ(paced([](Request&) {}), 16);
   EXPECT_EQ(paced([](Request&) {}, 9), 9);

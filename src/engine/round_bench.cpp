@@ -84,9 +84,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
   for (int64_t i = 0; i < options.depth; ++i) request.prompt[size_t(i)] = int32_t(i % 1000);
   request.speculation.num_tokens = options.gamma, request.speculation.tree_tokens = options.beside;
   for (int slot = 0; slot < options.batch; ++slot) {
-    HUNCH_TRY(const RequestPlan plan,
-        plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers,
-            parts.bits_per_weight()));
+    HUNCH_TRY(const RequestPlan plan, plan_on(parts, request));
     HUNCH_TRY(auto made, Running::make(parts, plan, request));
     made->rule = std::make_unique<Synthetic>(std::move(made->rule), options.acceptance, uint64_t(slot));
     Sequence& sequence = made->sequence;

@@ -11,7 +11,6 @@
 #include "engine/approximation.h"
 #include "engine/ending.h"
 #include "engine/sampling_options.h"
-#include "engine/verify_check.h"
 
 namespace hunch {
 namespace {
@@ -89,12 +88,7 @@ Service::~Service() {
 
 Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_OK(check_prompt(request, parts_));
-  HUNCH_OK(check_drafter(request.speculation.proposer, parts_.options.drafters));
-  HUNCH_TRY(RequestPlan plan,
-      plan_request(request, parts_.checkpoint->sampling(), parts_.options.max_draft, parts_.model->shape().layers,
-          parts_.bits_per_weight()));
-  HUNCH_OK(plan_approximation(request.speculation, parts_, plan));
-  HUNCH_OK(plan_profiled(parts_, plan));
+  HUNCH_TRY(RequestPlan plan, plan_on(parts_, request));
   pace(request, parts_.options.max_draft, plan);
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
     std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
@@ -110,8 +104,6 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   // On a device rule ratio leaves trees to the host; match has the same law and does not.
   const bool branches = plan.nodes > plan.gamma || plan.planned_nodes > 0;
   if (branches && parts_.backend->asynchronous() && request.speculation.rule.empty()) plan.rule = "match";
-  HUNCH_TRY(const CheckOptions checking, check_options(parts_, plan.sparse));
-  (void)checking;  // made again when the request is opened
   HUNCH_OK(check_stop_texts(request.stop));
   HUNCH_TRY(const LogitRules rules, logit_rules(request.sampling, parts_.model->shape().vocab_size, end_ids_of(request, parts_)));
   (void)rules;  // made again when the request is opened; here it is only checked

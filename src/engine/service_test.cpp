@@ -15,37 +15,30 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 EngineOptions tiny(int seqs, int64_t context_len = 1024) {
-  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = context_len, .max_num_seqs = seqs};
+  EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = context_len, .max_num_seqs = seqs};
   options.keep_costs = false;
   return options;
 }
 
 Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
-  Request request = test::request(test::random_prompt(prompt_len, 256, seed), max_tokens);
+  Request request = test::request(random_prompt(prompt_len, 256, seed), max_tokens);
   request.sampling.temperature = 1.0;
   request.sampling.seed = seed;
   request.speculation.proposer = "none";
   return request;
 }
 
-std::unique_ptr<TokenStream> submit(Engine& engine, const Request& request) {
-  auto stream = engine.submit(request);
-  HUNCH_CHECK(stream.ok());
-  return std::move(*stream);
-}
+std::unique_ptr<TokenStream> submit(Engine& engine, const Request& request) { return good(engine.submit(request)); }
 
-std::vector<int32_t> tokens_of(TokenStream& stream) {
-  auto generation = stream.result();
-  HUNCH_CHECK(generation.ok());
-  return generation->tokens;
-}
+std::vector<int32_t> tokens_of(TokenStream& stream) { return good(stream.result()).tokens; }
 
 Generation interrupted(TokenStream& stream) {
-  auto outcome = stream.result();
-  HUNCH_CHECK(outcome.ok());
-  EXPECT_EQ(outcome->finish, FinishReason::Interrupted);
-  return *outcome;
+  Generation outcome = good(stream.result());
+  EXPECT_EQ(outcome.finish, FinishReason::Interrupted);
+  return outcome;
 }
 
 // Stops the engine's thread in its first prefill report until opened.
@@ -77,10 +70,10 @@ class Gate {
 };
 
 TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
-  auto engine = test::load(tiny(4));
+  auto engine = load(tiny(4));
   constexpr int kThreads = 4, kEach = 5;
   std::vector<std::vector<int32_t>> plain, got(kThreads * kEach);
-  for (int i = 0; i < kThreads * kEach; ++i) plain.push_back(test::plain_stream(*engine, ask(uint64_t(i), 10 + i)));
+  for (int i = 0; i < kThreads * kEach; ++i) plain.push_back(plain_stream(*engine, ask(uint64_t(i), 10 + i)));
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
@@ -88,7 +81,7 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
         Request request = ask(uint64_t(i), 10 + i);
         if (i % 2) request.speculation.proposer = "self", request.speculation.num_tokens = 1 + i % 5;
         // generate() and submit() side by side: whoever finds the engine idle drives it.
-        if (i % 3 == 0) got[size_t(i)] = test::generate(*engine, request).tokens;
+        if (i % 3 == 0) got[size_t(i)] = generate(*engine, request).tokens;
         else got[size_t(i)] = tokens_of(*submit(*engine, request));
       }
     });
@@ -98,20 +91,20 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
 }
 
 TEST(Service, TwoThreadsGenerateAtOnceWithoutAThreadOfTheEngines) {
-  auto engine = test::load(tiny(2));
-  const auto first = test::plain_stream(*engine, ask(1, 150)), second = test::plain_stream(*engine, ask(2, 90));
+  auto engine = load(tiny(2));
+  const auto first = plain_stream(*engine, ask(1, 150)), second = plain_stream(*engine, ask(2, 90));
   std::vector<int32_t> a, b;
-  std::thread other([&] { a = test::generate(*engine, ask(1, 150)).tokens; });
-  b = test::generate(*engine, ask(2, 90)).tokens;
+  std::thread other([&] { a = generate(*engine, ask(1, 150)).tokens; });
+  b = generate(*engine, ask(2, 90)).tokens;
   other.join();
   EXPECT_EQ(a, first);
   EXPECT_EQ(b, second);
 }
 
 TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
-  auto engine = test::load(tiny(1));  // it even gives its seat away
+  auto engine = load(tiny(1));  // it even gives its seat away
   const Request long_one = ask(1, 700), short_one = ask(2, 30);
-  const auto plain_long = test::plain_stream(*engine, long_one), plain_short = test::plain_stream(*engine, short_one);
+  const auto plain_long = plain_stream(*engine, long_one), plain_short = plain_stream(*engine, short_one);
   const int64_t before = engine->stats().passes;
   auto slow = submit(*engine, long_one);
   while (engine->stats().passes < before + int64_t(Channel::kCapacity)) std::this_thread::yield();
@@ -129,9 +122,9 @@ TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
 
 // A consumer without a thread: it looks only when told, takes all there is, and looks again when told again.
 TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
-  auto engine = test::load(tiny(2));
+  auto engine = load(tiny(2));
   const Request request = ask(3, 120);
-  const auto plain = test::plain_stream(*engine, request);
+  const auto plain = plain_stream(*engine, request);
   std::mutex mutex;
   std::condition_variable told;
   int news = 0;
@@ -156,7 +149,7 @@ TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
 }
 
 TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
-  auto engine = test::load(tiny(1));
+  auto engine = load(tiny(1));
   std::atomic<int> news = 0;
   auto stream = engine->submit(ask(4, 900), [&] { ++news; });
   ASSERT_TRUE(stream.ok());
@@ -168,7 +161,7 @@ TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
 }
 
 TEST(Service, TheHeartbeatCountsLayersAndRestsWhenNothingRuns) {
-  auto engine = test::load(tiny(1));
+  auto engine = load(tiny(1));
   EXPECT_FALSE(engine->heartbeat().busy);
   const uint64_t before = engine->heartbeat().beats;
   auto stream = submit(*engine, ask(5, 20));
@@ -184,7 +177,7 @@ TEST(Service, CancelEndsARequestThatWaits) {
   Gate gate;
   EngineOptions options = tiny(1);
   options.progress = gate.callback();
-  auto engine = test::load(options);
+  auto engine = load(options);
   auto running = submit(*engine, ask(1, 20));
   gate.wait_until_reached();
   auto waiting = submit(*engine, ask(2, 20));
@@ -200,7 +193,7 @@ TEST(Service, CancelEndsARequestInItsPrefill) {
   EngineOptions options = tiny(1);
   options.chunk_len = 16;
   options.progress = gate.callback();
-  auto engine = test::load(options);
+  auto engine = load(options);
   auto stream = submit(*engine, ask(1, 20, 900));
   gate.wait_until_reached();
   stream->cancel();
@@ -211,8 +204,8 @@ TEST(Service, CancelEndsARequestInItsPrefill) {
 }
 
 TEST(Service, CancelKeepsTheTokensThatWereOut) {
-  auto engine = test::load(tiny(2));
-  const auto plain = test::plain_stream(*engine, ask(1, 900));
+  auto engine = load(tiny(2));
+  const auto plain = plain_stream(*engine, ask(1, 900));
   auto stream = submit(*engine, ask(1, 900));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream->next().has_value());
   stream->cancel();
@@ -225,10 +218,10 @@ TEST(Service, CancelKeepsTheTokensThatWereOut) {
 TEST(Service, RefusesMoreThanMayWaitAndTakesRequestsAgainLater) {
   EngineOptions options = tiny(1);
   options.max_waiting = 2;
-  auto engine = test::load(options);
+  auto engine = load(options);
   std::vector<std::unique_ptr<TokenStream>> streams;
   for (int i = 0; i < 3; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 900)));  // none ends while nobody takes tokens
-  test::expect_error(engine->submit(ask(9, 5)), "2 requests are waiting");
+  expect_error(engine->submit(ask(9, 5)), "2 requests are waiting");
   EXPECT_EQ(engine->stats().requests_refused, 1);
   streams.clear();
   EXPECT_EQ(tokens_of(*submit(*engine, ask(9, 5))).size(), 5u);
@@ -242,7 +235,7 @@ TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
     wait(what, done, total);
     if (what == "prefill") prompts.push_back(total);
   };
-  auto engine = test::load(options);
+  auto engine = load(options);
   auto first = submit(*engine, ask(1, 2));
   gate.wait_until_reached();
   Request low = ask(2, 2, 41), high = ask(3, 2, 42);
@@ -255,7 +248,7 @@ TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
 }
 
 TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
-  const auto engine = test::load(tiny(1));
+  const auto engine = load(tiny(1));
   Request request = ask(5, 120);
   request.speculation.proposer = "ngram";
   const auto stream = submit(*engine, request);
@@ -270,7 +263,7 @@ TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
 }
 
 TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
-  const auto engine = test::load(tiny(3));
+  const auto engine = load(tiny(3));
   Request self = ask(9, 200), automatic = ask(10, 200);
   const auto alone = tokens_of(*submit(*engine, self)), other = tokens_of(*submit(*engine, automatic));
   self.speculation = {.proposer = "self", .rule = "match"}, automatic.speculation.proposer = "auto";
@@ -285,7 +278,7 @@ TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
 }
 
 TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
-  const auto engine = test::load(tiny(2));
+  const auto engine = load(tiny(2));
   const auto a = submit(*engine, ask(6, 200)), b = submit(*engine, ask(7, 200));
   const auto first = a->result(), second = b->result();
   ASSERT_TRUE(first.ok() && second.ok());
@@ -298,7 +291,7 @@ TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
 }
 
 TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
-  const auto engine = test::load(tiny(2));
+  const auto engine = load(tiny(2));
   Request request = ask(8, 350, 100);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.2;
@@ -324,7 +317,7 @@ TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
 
 TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
   for (int round = 0; round < 6; ++round) {
-    auto engine = test::load(tiny(3, 256));
+    auto engine = load(tiny(3, 256));
     std::vector<std::unique_ptr<TokenStream>> streams;
     for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 100)));
     for (int taken = 0; taken < round * 7; ++taken) streams[size_t(taken % 8)]->next_within(1);
@@ -340,12 +333,11 @@ TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
 TEST(Service, APoolThatHoldsOneRequestServesMany) {
   EngineOptions options = tiny(8, 0);
   options.context_len = 0;
-  options.kv_memory_bytes =
-      8 * int64_t(test::load(tiny(1))->parts().backend->kv_page_bytes(test::load(tiny(1))->parts().geometry));
-  auto engine = test::load(options);
+  options.kv_memory_bytes = 8 * int64_t(load(tiny(1))->parts().backend->kv_page_bytes(load(tiny(1))->parts().geometry));
+  auto engine = load(options);
   std::vector<std::vector<int32_t>> plain, got;
   std::vector<std::unique_ptr<TokenStream>> streams;
-  for (int i = 0; i < 8; ++i) plain.push_back(test::plain_stream(*engine, ask(uint64_t(i), 200 + 20 * i)));
+  for (int i = 0; i < 8; ++i) plain.push_back(plain_stream(*engine, ask(uint64_t(i), 200 + 20 * i)));
   for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 200 + 20 * i)));
   for (auto& stream : streams) got.push_back(tokens_of(*stream));
   EXPECT_EQ(got, plain);

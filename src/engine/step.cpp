@@ -44,20 +44,6 @@ uint64_t kv_bytes(const Backend& backend) {
   return c.kv_bytes + c.score_bytes + c.gather_bytes;
 }
 
-// Nodes on the path to `node`, itself included.
-int depth_at(const DraftTree& tree, int node) {
-  int depth = 1;
-  for (int at = tree.parents[size_t(node)]; at >= 0; at = tree.parents[size_t(at)]) ++depth;
-  return depth;
-}
-
-int depth_of(const DraftTree& tree, bool chain) {
-  if (chain) return tree.size;
-  int depth = 0;
-  for (int node = 0; node < tree.size; ++node) depth = std::max(depth, depth_at(tree, node));
-  return depth;
-}
-
 }
 
 Step::Step(EngineParts& parts, const SchedulerLimits& limits)
@@ -132,6 +118,7 @@ void Step::propose(const StepPlan& plan) {
     const int most = std::min({decode.drafts, who.want_depth, who.most_depth()});
     if (who.grammar() && who.plan.verify && !who.plan.planned)
       who.looked_up = jump_ahead(*who.grammar(), *parts_.tokenizer, most, tree);
+    if (who.grammar() && proposer_of(who)->passes()) who.grammar()->fill_soon(1);  // the first guess is made under a mask
   }
   bool flying = false;
   for (const auto& decode : plan.decodes) {
@@ -148,6 +135,7 @@ void Step::propose(const StepPlan& plan) {
     {
       Stopwatch own(ms);
       proposer->propose(tasks_);
+      land();
     }
     int steps = 0;
     bool in_flight = false;
@@ -163,10 +151,20 @@ void Step::propose(const StepPlan& plan) {
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     if (who.chosen >= 0) check_tree(who, decode.drafts);
-    if (who.grammar()) who.grammar()->fill_soon(leaves_masks_out(who) ? 1 : 1 + who.tree().size);
+    if (who.grammar())
+      (void)who.grammar()->take_waited_ms(), who.grammar()->fill_soon(leaves_masks_out(who) ? 1 : 1 + who.tree().size);
     who.looked_up = false;
     if (after_drafts) after_drafts(who);
   }
+}
+
+// Masks and bad words need guesses here before the pass: nobody waits level by level, but once for all.
+void Step::land() {
+  if (std::none_of(tasks_.begin(), tasks_.end(),
+          [](const DraftTask& task) { return task.tree->in_flight && task.sequence->needs_drafts_here(); }))
+    return;
+  (void)parts_.backend->synchronize();  // a failure shows at the pass
+  for (const DraftTask& task : tasks_) task.tree->in_flight = false;
 }
 
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, bool branch) const {
@@ -206,7 +204,7 @@ void Step::check_tree(Running& who, int granted) const {
   tree.size = std::min(tree.size, granted);
   for (int node = 0; !tree.in_flight && node < tree.size; ++node)
     if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
-        depth_at(tree, node) > who.most_depth())
+        tree.depth_of(node) > who.most_depth())
       tree.size = node;
   if (who.grammar() && who.plan.verify)
     keep_to(*who.grammar(), *parts_.tokenizer, std::min({granted, who.want_depth, who.most_depth()}), tree);
@@ -575,7 +573,7 @@ void Step::settle(Running& who, int64_t first_row) {
     stats.accepted += commit.accepted;
     stats.draft_passes += tree.passes;
     stats.draft_rounds.push_back({uint16_t(tree.size), uint16_t(commit.accepted)});
-    for (int i = 0; i < depth_of(tree, who.row_parents.empty()); ++i) ++stats.drafted_by_position[size_t(i)];
+    for (int i = 0; i < tree.depth(); ++i) ++stats.drafted_by_position[size_t(i)];
     for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
   }
   if (after_commit) after_commit(who);

@@ -55,6 +55,7 @@ class Step {
 
  private:
   void propose(const StepPlan&);
+  void land();
   DraftTask task_of(Running&, size_t drafter, int drafts, int depth, bool branch) const;
   void check_tree(Running&, int granted) const;
   Error nothing_chosen(const Running&, int64_t position);

@@ -13,6 +13,7 @@
 
 #include "backend/isas.h"
 #include "base/random.h"
+#include "base/test_results.h"
 #include "engine/parts.h"
 #include "engine/solo.h"
 #include "hunch/hunch.h"
@@ -67,10 +68,11 @@ inline std::vector<std::string> accelerators() {
 
 inline std::unique_ptr<Engine> load(EngineOptions options) {
   options.keep_costs = false;  // nothing that a test measured is for anybody else
-  auto engine = Engine::load(options);
-  if (!engine) std::fprintf(stderr, "%s: %s\n", options.model.c_str(), engine.error().message.c_str());
-  HUNCH_CHECK(engine.ok());
-  return std::move(*engine);
+  return good(Engine::load(options));
+}
+
+inline std::unique_ptr<Engine> tiny_engine(const std::string& model, const std::string& device) {
+  return load({.model = tiny_path(model), .device = device, .context_len = 256});
 }
 
 // Numbers below n from keyed noise: the same on every machine.
@@ -99,11 +101,7 @@ inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, 
       "worker", "layer", "token", "store", "relay", "buffer", "packet", "route", "stage", "mount"};
   Dice dice(seed);
   const auto noun = [&] { return kNouns[dice.below(10)]; };
-  const auto encode = [&](const std::string& text) {
-    auto ids = tokenizer.encode(text, {.add_bos = false});
-    HUNCH_CHECK(ids.ok());
-    return *ids;
-  };
+  const auto encode = [&](const std::string& text) { return good(tokenizer.encode(text, {.add_bos = false})); };
   const int copied = 150;
   std::string file;
   for (int made = 0; int(encode(file).size()) < len - copied - 40; ++made)
@@ -133,12 +131,7 @@ inline Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
   return request;
 }
 
-inline Generation generate(Engine& engine, const Request& request) {
-  auto generation = engine.generate(request);
-  if (!generation) std::fprintf(stderr, "generate: %s\n", generation.error().message.c_str());
-  HUNCH_CHECK(generation.ok());
-  return std::move(*generation);
-}
+inline Generation generate(Engine& engine, const Request& request) { return good(engine.generate(request)); }
 
 inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
   request.speculation.proposer = "none";
@@ -147,12 +140,9 @@ inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
 }
 
 inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
-  auto plan = plan_request(
-      request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft, engine.parts().model->shape().layers);
-  HUNCH_CHECK(plan.ok());
-  auto step = Solo::make(engine.parts(), *plan, request);
-  HUNCH_CHECK(step.ok());
-  return std::move(*step);
+  EngineParts& parts = engine.parts();
+  return good(Solo::make(parts,
+      good(plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers)), request));
 }
 
 // K and V of entries [0, entries) of a sequence, every layer and head, as fp32 (exact for every KV type).

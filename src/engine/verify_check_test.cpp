@@ -8,7 +8,7 @@
 namespace hunch {
 namespace {
 
-using test::expect_error, test::expect_part, test::generate;
+using namespace test;
 
 Request sparse(Request request, SparseVerification how) {
   how.on = true;
@@ -17,10 +17,10 @@ Request sparse(Request request, SparseVerification how) {
 }
 
 std::unique_ptr<Engine> tiny(const std::string& name, int64_t context_len) {
-  return test::load({.model = test::tiny_path(name), .threads = 2, .context_len = context_len});
+  return load({.model = tiny_path(name), .threads = 2, .context_len = context_len});
 }
 Request random_request(Engine& engine, int prompt_len, uint64_t seed, int64_t max_tokens) {
-  return test::request(test::random_prompt(prompt_len, int(engine.parts().model->shape().vocab_size), seed), max_tokens);
+  return request(random_prompt(prompt_len, int(engine.parts().model->shape().vocab_size), seed), max_tokens);
 }
 
 // A calibration by which half of what it speaks of passes.
@@ -33,10 +33,10 @@ VerifyCalibration made_up(Engine& engine) {
 }
 
 TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
-  for (const std::string& name : test::tiny_models()) {
+  for (const std::string& name : tiny_models()) {
     const auto engine = tiny(name, 256);
     Request request = random_request(*engine, 120, 3, 40);
-    const auto plain = test::plain_stream(*engine, request);
+    const auto plain = plain_stream(*engine, request);
     for (const char* proposer : {"none", "ngram"}) {
       request.speculation.proposer = proposer;
       for (const SparseVerification& how : {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
@@ -54,7 +54,7 @@ TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
 TEST(SparseVerification, SaysWhatAttentionLeftOut) {
   for (const char* device : {"reference", "cpu"})
     for (const char* scope : {"per_head", "joint"}) {
-      const auto engine = test::load({.model = test::tiny_path("llama"), .device = device, .threads = 2, .context_len = 512});
+      const auto engine = load({.model = tiny_path("llama"), .device = device, .threads = 2, .context_len = 512});
       Request request = random_request(*engine, 300, 4, 24);
       const SparseVerification how{.ratio = 0.1, .dense_len = 64, .block = 16, .scope = scope};
       for (const char* proposer : {"none", "ngram", "suffix", "auto"}) {
@@ -111,9 +111,9 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
 
 // Lossy K and V never serve an exact request, and an exact request beside a lossy one says what it says alone.
 TEST(SparseVerification, KeepsToItself) {
-  const auto engine = test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024});
-  const Request exact = test::request(test::copying_prompt(engine->tokenizer(), 500, 3), 24);
-  const auto expected = generate(*test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
+  const auto engine = load({.model = wren_path(), .threads = 2, .context_len = 1024});
+  const Request exact = request(copying_prompt(engine->tokenizer(), 500, 3), 24);
+  const auto expected = generate(*load({.model = wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
   const Request lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
   const Generation first = generate(*engine, lossy);
   EXPECT_FALSE(first.lossless);
@@ -143,12 +143,12 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
   int64_t accepted = 0, drafted = 0;
   for (const char* name : {"llama", "qwen2-window", "qwen3-moe"}) {
     const char* device = std::string(name) == "qwen2-window" ? "reference" : "cpu";
-    const auto engine = test::load({.model = test::tiny_path(name), .device = device, .threads = 1, .context_len = 256});
+    const auto engine = load({.model = tiny_path(name), .device = device, .threads = 1, .context_len = 256});
     engine->parts().calibration = made_up(*engine);
     const bool experts = engine->parts().model->shape().num_experts > 0;
     Request request = random_request(*engine, 90, 3, 24);
     for (size_t i = 40; i < 90; ++i) request.prompt[i] = request.prompt[i % 20];
-    const auto plain = test::plain_stream(*engine, request);
+    const auto plain = plain_stream(*engine, request);
     request.speculation.ngram_min = 1, request.speculation.ngram_max = 3;
     for (SparseVerification how : ways) {
       if (how.skip_experts > 0 ? !experts : experts && how.ratio == 1) continue;
@@ -175,9 +175,9 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
 
 // What such a request leaves in the cache is exact: others build on it, as it builds on theirs, and its company stays as it is.
 TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
-  const auto load = [] { return test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024}); };
+  const auto load = [] { return test::load({.model = wren_path(), .threads = 2, .context_len = 1024}); };
   const auto engine = load();
-  const Request exact = test::request(test::copying_prompt(engine->tokenizer(), 360, 3), 48);
+  const Request exact = request(copying_prompt(engine->tokenizer(), 360, 3), 48);
   const auto expected = generate(*load(), exact).tokens;
   Request thin = exact;
   thin.speculation.proposer = "staged", thin.speculation.num_tokens = 12;
@@ -257,16 +257,16 @@ TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
 }
 
 TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
-  const auto engine = test::load({.model = test::tiny_path("llama"), .threads = 1, .context_len = 128});
+  const auto engine = load({.model = tiny_path("llama"), .threads = 1, .context_len = 128});
   const std::string path = testing::TempDir() + "calibration.json";
   ASSERT_TRUE(made_up(*engine).save(path).ok());
-  EngineOptions options{.model = test::tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
-  EXPECT_EQ(test::load(options)->parts().calibration->anchors, std::vector<int>{0});
-  options.model = test::tiny_path("qwen3-moe");
-  const std::string refused = test::error_of(Engine::load(options));
+  EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
+  EXPECT_EQ(load(options)->parts().calibration->anchors, std::vector<int>{0});
+  options.model = tiny_path("qwen3-moe");
+  const std::string refused = error_of(Engine::load(options));
   expect_part(refused, verify_model_name(engine->parts()));
   expect_part(refused, "qwen3_moe");
-  options.verify_calibration = test::tiny_path("llama") + "/config.json";
+  options.verify_calibration = tiny_path("llama") + "/config.json";
   expect_error(Engine::load(options), "is no calibration");
 }
 

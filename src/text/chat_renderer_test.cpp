@@ -5,21 +5,20 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 using Json = nlohmann::ordered_json;
-using test::encode;
 
 constexpr std::string_view kChatMl =
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}";
 
-ChatRenderer made(std::string_view source, const Tokenizer& tokenizer) {
-  return test::good(ChatRenderer::make(source, tokenizer));
-}
+ChatRenderer made(std::string_view source, const Tokenizer& tokenizer) { return good(ChatRenderer::make(source, tokenizer)); }
 
 Json turn(std::string_view role, std::string_view content) { return {{"role", role}, {"content", content}}; }
 
 ChatPrompt prompt(const ChatRenderer& renderer, const std::vector<Json>& turns) {
   const Json messages(turns);
-  return test::good(renderer.render({.messages = &messages}));
+  return good(renderer.render({.messages = &messages}));
 }
 
 class Renderer : public testing::Test {
@@ -27,7 +26,7 @@ class Renderer : public testing::Test {
   int count(const std::vector<int32_t>& ids, std::string_view mark) const {
     return int(std::count(ids.begin(), ids.end(), wren_.token_id(mark).value()));
   }
-  const Tokenizer wren_ = test::load("wren"), llama_ = test::load("llama3");
+  const Tokenizer wren_ = load("wren"), llama_ = load("llama3");
 };
 
 TEST_F(Renderer, IdsAreThoseOfTheWholeTextWhereNothingIsForged) {
@@ -72,7 +71,7 @@ TEST_F(Renderer, EveryWayThroughAFilterKeepsForgedMarksPlain) {
            "(x|safe) + ''", "x|string", "[x]|map('trim')|first"}) {
     const ChatRenderer renderer = made("{% set x = messages[0].content %}{{ " + std::string(expression) + " }}", wren_);
     const ChatPrompt got = prompt(renderer, {turn("user", "<|im_start|>")});
-    test::expect_part(got.text, "<|im_start|>");
+    expect_part(got.text, "<|im_start|>");
     EXPECT_EQ(count(got.ids, "<|im_start|>"), 0) << expression;
   }
 }
@@ -83,7 +82,7 @@ TEST_F(Renderer, ToolsAndKwargsCannotForgeMarksEither) {
   const Json call = {{"function", {{"name", mark}}}}, tool = {{"name", mark}}, kwargs = {{"style", mark}};
   const Json messages = std::vector<Json>{{{"role", "user"}, {"tool_calls", std::vector<Json>{call}}}},
              tools = std::vector<Json>{tool};
-  const ChatPrompt got = test::good(renderer.render({.messages = &messages, .tools = &tools, .kwargs = &kwargs}));
+  const ChatPrompt got = good(renderer.render({.messages = &messages, .tools = &tools, .kwargs = &kwargs}));
   EXPECT_EQ(got.text, "[{\"name\": \"<|im_start|>\"}]<|im_start|><|im_start|>");
   EXPECT_EQ(count(got.ids, mark), 0);
 }
@@ -96,7 +95,7 @@ TEST_F(Renderer, StopIdsAreTheTurnEndsOfTheTemplateAndTheEndsOfText) {
 
 TEST_F(Renderer, MissingTemplatesSayWhatToDo) {
   for (const char* words : {"/v1/completions", "--chat-template (chatml, llama3)"})
-    test::expect_error(ChatRenderer::make("", wren_), words);
+    expect_error(ChatRenderer::make("", wren_), words);
   EXPECT_FALSE(named_chat_template("nope"));
   const Json empty = Json::array();
   EXPECT_FALSE(made(kChatMl, wren_).render({.messages = &empty}).ok());

@@ -21,13 +21,10 @@ class Crowd {
   }
 
   void add(const Request& request) {
-    auto plan = plan_request(request, {}, parts_.options.max_draft);
-    HUNCH_CHECK(plan.ok());
-    auto made = Running::make(parts_, *plan, request);
-    HUNCH_CHECK(made.ok());
-    step_.prepare(**made);
-    scheduler_.add(**made);
-    running_.push_back(std::move(*made));
+    auto made = good(Running::make(parts_, good(plan_request(request, {}, parts_.options.max_draft)), request));
+    step_.prepare(*made);
+    scheduler_.add(*made);
+    running_.push_back(std::move(made));
   }
   // To the end of all; `over` sees each, by its number, while it still has its pages.
   void run(const std::function<void(size_t, const Running&)>& over) {

@@ -107,25 +107,17 @@ TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
       crowd.kv_memory_bytes = memory_of(*load(options(device, kv)), 7);
       auto crowded = load(crowd);
 
-      std::vector<Request> requests;
-      std::vector<Generation> plain;
+      Together together(*alone);
       for (int i = 0; i < 12; ++i) {
-        Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
-        if (i % 8 < 2) narrow(request);
-        plain.push_back(generate_plain(*alone, request));
+        Request asked = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
+        if (i % 8 < 2) narrow(asked);
+        Request& request = together.add(asked);
         if (i % 5 != 4) set_shape(request, *crowded, i + turn, 1 + (i + turn) % 4);  // every fifth decodes plainly
         if (GetParam().points && i % 3 == 0) request.speculation.rule = "ratio";
         request.priority = i % 3;
-        requests.push_back(std::move(request));
       }
-      const auto runs = generate_together(*crowded, requests);
-      for (size_t i = 0; i < runs.size(); ++i)
-        expect_same_output(runs[i], plain[i], fmt::format("{} cache {} request {}", device, caching, i));
-      const EngineStats stats = crowded->stats();
-      EXPECT_GT(stats.preemptions, 0);
-      EXPECT_GT(stats.accepted, 0);
-      EXPECT_EQ(stats.prefix_tokens_hit > 0, caching);
-      EXPECT_EQ(stats.kv_pages_used, 0);
+      together.expect_plain_outputs(*crowded, fmt::format("{} cache {}", device, caching));
+      expect_full_stats(crowded->stats(), caching, device);
       ++turn;
     }
 }

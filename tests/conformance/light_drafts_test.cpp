@@ -27,7 +27,7 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "qwen2-window", "llama-yarn", "mistral"}) {
     const char* device = std::string(model) < "n" ? "cpu" : "reference";
-    auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
+    auto engine = tiny_engine(model, device);
     Equality equality(*engine);
     const auto prompt = random_prompt(kPromptLen, 256, 4);
     for (const Light& light : kLight)
@@ -47,7 +47,7 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
 
 // Under rule ratio another noise decides, so only the promise itself is compared: the run is lossless and drafts.
 TEST(LightDrafts, RunUnderRuleRatio) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "cpu", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "cpu");
   for (const Light& light : kLight) {
     Request request = test::request(random_prompt(kPromptLen, 256, 4), kNewTokens);
     set_sampling(request, 1);
@@ -115,7 +115,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
     for (const char* policy : {"vegas", "sparsespec", "last_accepted", "snapkv", "streamingllm", "full"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
-          auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          auto engine = tiny_engine("qwen3-tied", device);
           Request request = test::request(again_and_again(), 70);
           set_sampling(request, turn);
           auto& s = request.speculation;
@@ -147,7 +147,7 @@ TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
     for (const char* rule : {"match", "ratio"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const bool thinned : {false, true}) {
-          auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256});
+          auto engine = tiny_engine("qwen3-tied", device);
           Request request = test::request(again_and_again(), 70);
           set_sampling(request, turn++);
           auto& s = request.speculation;
@@ -177,7 +177,7 @@ TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
 }
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
-  auto engine = load({.model = tiny_path("qwen2-window"), .device = "reference", .context_len = 256});
+  auto engine = tiny_engine("qwen2-window", "reference");
   Request request = test::request(random_prompt(kPromptLen, 256, 4), 20);
   request.speculation.proposer = "self", request.speculation.draft_skip_layers = "0,";
   auto step = make_step(*engine, request);

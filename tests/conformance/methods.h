@@ -92,6 +92,36 @@ inline void expect_same_output(const Generation& got, const Generation& plain, c
   }
 }
 
+// Requests that in a crowd are to say what plain decoding says of each alone.
+class Together {
+ public:
+  explicit Together(Engine& alone) : alone_(alone) {}
+  // Returns the one that the crowd gets: how it drafts is set there.
+  Request& add(const Request& request) {
+    plain_.push_back(generate_plain(alone_, request));
+    return requests_.emplace_back(request);
+  }
+  std::vector<Generation> expect_plain_outputs(Engine& crowded, const std::string& where) const {
+    auto runs = generate_together(crowded, requests_);
+    for (size_t i = 0; i < runs.size(); ++i)
+      expect_same_output(runs[i], plain_[i], fmt::format("{} request {} {}", where, i, requests_[i].speculation.proposer));
+    return runs;
+  }
+
+ private:
+  Engine& alone_;
+  std::vector<Request> requests_;
+  std::vector<Generation> plain_;
+};
+
+// After a crowd in too few pages.
+inline void expect_full_stats(const EngineStats& stats, bool caching, const std::string& where) {
+  EXPECT_GT(stats.preemptions, 0) << where;
+  EXPECT_GT(stats.accepted, 0) << where;
+  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
+  EXPECT_EQ(stats.kv_pages_used, 0) << where;
+}
+
 // A pool of seven pages for six requests that want four each. Returns how many an id ended.
 inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char* device, const char* kv, bool caching, int turn,
     std::span<const Method> methods = kMethods) {
@@ -112,28 +142,19 @@ inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char*
   options.kv_memory_bytes = bytes_of_pages(*alone, 7);
   auto crowded = load(options);
 
-  std::vector<Request> requests;
-  std::vector<Generation> plain;
+  Together together(*alone);
   for (int i = 0; i < 12; ++i) {
-    Request request = request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60);
-    plain.push_back(generate_plain(*alone, request));
+    Request& request = together.add(request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60));
     set_method(request, methods[size_t(i + 5 * turn) % methods.size()], 2 + (i + turn) % 6);
     request.priority = i % 3;
-    requests.push_back(std::move(request));
   }
   int ended_by_text = 0, ended_by_id = 0;
-  const auto runs = generate_together(*crowded, requests);
-  for (size_t i = 0; i < runs.size(); ++i) {
-    expect_same_output(runs[i], plain[i], fmt::format("{} kind {} {}", where, i % kNumKinds, requests[i].speculation.proposer));
-    ended_by_text += !runs[i].stopped_by.empty();
-    ended_by_id += runs[i].finish == FinishReason::Stop && runs[i].stopped_by.empty();
+  for (const Generation& run : together.expect_plain_outputs(*crowded, where)) {
+    ended_by_text += !run.stopped_by.empty();
+    ended_by_id += run.finish == FinishReason::Stop && run.stopped_by.empty();
   }
   EXPECT_GE(ended_by_text, 1) << where;
-  const EngineStats stats = crowded->stats();
-  EXPECT_GT(stats.preemptions, 0) << where;
-  EXPECT_GT(stats.accepted, 0) << where;
-  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
-  EXPECT_EQ(stats.kv_pages_used, 0) << where;
+  expect_full_stats(crowded->stats(), caching, where);
   return ended_by_id;
 }
 

@@ -10,22 +10,12 @@ namespace hunch::test {
 // All requests in their order, before the first is waited for.
 inline std::vector<std::unique_ptr<TokenStream>> submit(Engine& engine, const std::vector<Request>& requests) {
   std::vector<std::unique_ptr<TokenStream>> streams;
-  for (const Request& request : requests) {
-    auto stream = engine.submit(request);
-    if (!stream) std::fprintf(stderr, "submit: %s\n", stream.error().message.c_str());
-    HUNCH_CHECK(stream.ok());
-    streams.push_back(std::move(*stream));
-  }
+  for (const Request& request : requests) streams.push_back(good(engine.submit(request)));
   return streams;
 }
 inline std::vector<Generation> generate_together(Engine& engine, const std::vector<Request>& requests) {
   std::vector<Generation> out;
-  for (auto& stream : submit(engine, requests)) {
-    auto run = stream->result();
-    if (!run) std::fprintf(stderr, "request %zu: %s\n", out.size(), run.error().message.c_str());
-    HUNCH_CHECK(run.ok());
-    out.push_back(std::move(*run));
-  }
+  for (auto& stream : submit(engine, requests)) out.push_back(good(stream->result()));
   return out;
 }
 

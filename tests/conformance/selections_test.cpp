@@ -67,7 +67,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
 }
 
 TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "reference");
   Request request = test::request(random_prompt(150, 256, 31), 40);
   request.speculation.proposer = "self";
   request.speculation.policy = "streamingllm";

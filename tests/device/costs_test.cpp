@@ -9,14 +9,14 @@ using namespace test;
 
 // Backend `late` says that next to all of a round's time went before the mark, which stands between drafts and pass.
 TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "late");
   const Generation run = generate(*engine, self_drafting(random_prompt(170, 256, 4), 40, 0.3, 4, "vegas"));
   EXPECT_GT(run.drafted, 0);
   EXPECT_LT(run.milliseconds.verify, 0.1 * run.milliseconds.draft);
 }
 
 TEST(LateDevice, WhatMasksTakeIsNotThePasss) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "late");
   Controller controller(engine->parts());
   StepReport step{.pass_ms = 10, .decodes = 2, .verify_rows = 2, .masks_ms = 4, .masked = 2, .masked_rows = 2, .entries = 200};
   for (const auto& [ms, own] : {std::pair{14.0, 10.0}, {10, 10}, {16, 12}, {9, 9}}) {
@@ -28,7 +28,7 @@ TEST(LateDevice, WhatMasksTakeIsNotThePasss) {
 
 // There the host sees what a pass took, not what choosing entries took of it.
 TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "late");
   Controller controller(engine->parts());
   StepReport step{.pass_ms = 10, .select_ms = 0.01, .decodes = 2, .verify_rows = 2, .entries = 200};
   for (int i = 0; i < 40; ++i) controller.record(step, {});
@@ -43,7 +43,7 @@ TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
 
 // The first passes of a kind load and launch kernels that a graph starts later.
 TEST(LateDevice, WhatNewKernelsTakeIsNotWhatGuessesCost) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "late", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "late");
   Controller controller(engine->parts());
   StepReport step{.pass_ms = 10, .decodes = 2, .verify_rows = 2, .entries = 200, .launched = 80};
   for (int i = 0; i < 40; ++i) controller.record(step, {});

@@ -53,49 +53,31 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   }
 }
 
-// A grammar is a rule of the host: drafts that would run blind wait for it, and none is made without it.
-TEST_P(Device, StructuredOutputIsThatOfPlainDecoding) {
-  if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  auto engine = load(tiny("qwen3-tied"));
-  int64_t accepted = 0;
-  for (int seed = 0; seed < 4; ++seed) {
-    Request request = test::request(random_prompt(60, 256, uint64_t(seed)), 50);
-    request.sampling.temperature = seed % 2 ? 0.9 : 0.0;
-    request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
-    const Generation plain = generate(*engine, request);
-    for (const int tree : {0, 6}) {
-      request.speculation.proposer = "self", request.speculation.ratio = 0.3, request.speculation.num_tokens = 4;
-      request.speculation.tree_tokens = tree;
-      const Generation run = generate(*engine, request);
-      EXPECT_EQ(run.text, plain.text) << seed;
-      EXPECT_EQ(run.tokens, plain.tokens) << seed;
-      EXPECT_EQ(run.finish, plain.finish) << seed;
-      accepted += run.accepted;
-    }
-    request.speculation.proposer = "none", request.speculation.tree_tokens = 0;
-  }
-  EXPECT_GT(accepted, 20);
-}
-
 // Masks are filled by other threads (MaskWorkers) while guesses come and go.
-TEST_P(Device, CrowdsUnderGrammarsSayWhatEachSaysAlone) {
+TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
   EngineOptions options = tiny("qwen3-tied");
   options.max_num_seqs = 5;
   auto engine = load(options);
-  std::vector<std::vector<int32_t>> plain;
-  std::vector<Request> requests;
+  Together together(*engine);
+  int64_t accepted = 0;
   for (int i = 0; i < 12; ++i) {
-    Request request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 7 * (i % 5));
-    request.sampling.temperature = 0.9;
+    Request request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
+    request.sampling.temperature = i % 3 ? 0.9 : 0.0;
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
-    if (i % 3 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
-    plain.push_back(plain_stream(*engine, request));
-    request.speculation.proposer = i % 2 ? "auto" : i % 4 ? "suffix" : "self";
-    requests.push_back(request);
+    if (i % 5 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
+    const Generation plain = generate(*engine, request);
+    for (const char* proposer : {"suffix", "auto", "self"}) {
+      SpeculationOptions& o = request.speculation;
+      o.proposer = proposer, o.ratio = 0.3, o.num_tokens = 4, o.tree_tokens = i % 2 ? 6 : 0;
+      const Generation run = generate(*engine, request);
+      expect_same_output(run, plain, fmt::format("{} {}", proposer, i));
+      accepted += run.accepted;
+      together.add(request);
+    }
   }
-  const auto runs = generate_together(*engine, requests);
-  for (size_t i = 0; i < runs.size(); ++i) EXPECT_EQ(runs[i].tokens, plain[i]) << i;
+  EXPECT_GT(accepted, 20);
+  together.expect_plain_outputs(*engine, "");
 }
 
 // What sequences ask for in a layer goes together: their number does not multiply what a device starts.
@@ -106,12 +88,9 @@ TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
     const auto engine = load(options);
     Request request;
     request.speculation.proposer = "self", request.speculation.min_tokens = 12, request.speculation.ratio = 0.3;
-    auto bench =
-        RoundBench::make(engine->parts(), request, {.batch = batch, .gamma = 3, .rounds = 2, .depth = 150, .acceptance = {0.8}});
-    HUNCH_CHECK(bench.ok());
-    auto cost = (*bench)->run(3, 2);
-    HUNCH_CHECK(cost.ok());
-    return int64_t(cost->per_round.kernels);
+    const auto bench = good(
+        RoundBench::make(engine->parts(), request, {.batch = batch, .gamma = 3, .rounds = 2, .depth = 150, .acceptance = {0.8}}));
+    return int64_t(good(bench->run(3, 2)).per_round.kernels);
   };
   const int64_t one = kernels(1), eight = kernels(8);
   EXPECT_GT(one, 0);
@@ -198,7 +177,7 @@ TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "qwen2-window", "gpt-oss"}) {
     auto engine = load(tiny(model));
-    auto reference = load({.model = tiny_path(model), .device = "reference", .context_len = 256});
+    auto reference = tiny_engine(model, "reference");
     for (const SparseVerification& how : kLeftOut) {
       if (!goes_with(*engine, how)) continue;
       Request exact = test::request(phrases(170, 40, 4), 40);
@@ -246,17 +225,11 @@ TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
     options.chunk_len = 40, options.max_num_batched_tokens = 90;
     options.kv_memory_bytes = bytes_of_pages(*alone, 7);
     auto crowded = load(options);
-    std::vector<Request> requests;
-    std::vector<Generation> plain;
-    for (int i = 0; i < 12; ++i) {
-      Request request = request_of_kind(*alone, i, phrases(100 + 5 * i, 40, uint64_t(i)), 40);
-      plain.push_back(generate_plain(*alone, request));
-      set_method(request, kMethods[i % kNumMethods], 1 + i % 5);
-      requests.push_back(std::move(request));
-    }
-    const auto runs = generate_together(*crowded, requests);
-    for (size_t i = 0; i < runs.size(); ++i)
-      expect_same_output(runs[i], plain[i], fmt::format("request {} cache {}", i, caching));
+    Together together(*alone);
+    for (int i = 0; i < 12; ++i)
+      set_method(together.add(request_of_kind(*alone, i, phrases(100 + 5 * i, 40, uint64_t(i)), 40)), kMethods[i % kNumMethods],
+          1 + i % 5);
+    together.expect_plain_outputs(*crowded, fmt::format("cache {}", caching));
   }
 }
 
@@ -364,7 +337,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
       for (const char* policy : {"vegas", "last_accepted", "streamingllm", "quest", "sparsespec", "snapkv", "random", "full"}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          auto engine = load({.model = tiny_path(model), .device = device, .context_len = 256});
+          auto engine = tiny_engine(model, device);
           Request request = test::request(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
@@ -433,6 +406,32 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
     }
 }
 
+// And delays nobody's but its own.
+TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
+  for (const std::string name : {"self", "echo", "echo-eagle3", "echo-medusa"}) {
+    EngineOptions options = tiny("echo");
+    options.max_num_seqs = 6;
+    if (name != "self") options.drafters.push_back({.path = tiny_path(name)});
+    auto engine = load(options);
+    Together together(*engine);
+    for (int i = 0; i < 6; ++i) {
+      Request wanted = test::request(random_prompt(60, 250, uint64_t(i)), 60);
+      wanted.sampling.temperature = i % 2 ? 0.5 : 0.0;
+      const auto said = plain_stream(*engine, wanted);
+      if (i < 5) wanted.sampling.bad_words = {{said[20], said[21]}};
+      if (i > 3) wanted.sampling.presence_penalty = 0.1;
+      Request& asked = together.add(wanted);
+      asked.speculation.proposer = name == "self" ? name : engine->parts().learned.at(0).name;
+      asked.speculation.num_tokens = 5, asked.speculation.tree_tokens = i > 1 && name != "self" ? 6 : 0;
+      const uint64_t before = engine->parts().backend->counters().waits;
+      const Generation run = generate(*engine, asked);
+      EXPECT_GT(run.accepted, 2) << name << " " << i;
+      if (i < 4) { EXPECT_LE(engine->parts().backend->counters().waits - before, uint64_t(2 * run.steps + 4)) << name << i; }
+    }
+    together.expect_plain_outputs(*engine, name);
+  }
+}
+
 // Method auto chooses among lookups, self and what is loaded, trees and chains, several requests at once.
 TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
   for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
@@ -440,20 +439,14 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
     options.max_num_seqs = 3;
     options.drafters.push_back({.path = tiny_path(name)});
     auto engine = load(options);
-    std::vector<std::vector<int32_t>> plain;
-    std::vector<Request> requests;
+    Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      requests.push_back(test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80));
-      requests.back().sampling.temperature = i % 2 ? 0.5 : 0.0;
-      plain.push_back(plain_stream(*engine, requests.back()));
-      requests.back().speculation.proposer = "auto";
+      Request asked = test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
+      asked.sampling.temperature = i % 2 ? 0.5 : 0.0;
+      together.add(asked).speculation.proposer = "auto";
     }
     int64_t drafted = 0;
-    const auto runs = generate_together(*engine, requests);
-    for (size_t i = 0; i < runs.size(); ++i) {
-      EXPECT_EQ(runs[i].tokens, plain[i]) << name << " request " << i;
-      drafted += runs[i].drafted;
-    }
+    for (const Generation& run : together.expect_plain_outputs(*engine, name)) drafted += run.drafted;
     EXPECT_GT(drafted, 50) << name;
   }
 }

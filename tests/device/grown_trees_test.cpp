@@ -11,6 +11,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int kVocab = 500, kHidden = 32, kMaxDraft = 48, kSeats = 3;
 
 ModelShape shape_of_all() {
@@ -82,7 +84,7 @@ class Means final : public DraftNet {
 std::vector<std::string> grown(const char* device, bool featured, double temperature) {
   std::vector<std::string> out;
   auto backend = Register<Backend>::find(device)->make({}).value();
-  test::ShapeOnly target{shape_of_all()};
+  ShapeOnly target{shape_of_all()};
   Follower follower(Proposer::Setup{.backend = backend.get(), .target = &target, .max_draft = kMaxDraft, .max_sequences = kSeats},
       std::make_unique<Means>(*backend, featured));
   PagePool pool(64);
@@ -93,7 +95,7 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
   for (size_t i = 0; i < states.size(); ++i) states[i] = float(i * 2654435761u % 1000) / 900;
   const Buffer hidden = backend->constant(states);
   std::vector<Sequence> sequences;
-  std::vector<std::unique_ptr<test::Tree>> trees;
+  std::vector<std::unique_ptr<Tree>> trees;
   const auto follow = [&](Sequence& s, int64_t first, int64_t more = -1) {
     EXPECT_TRUE(s.pages.grow_to(s.committed_len + 1 + kMaxDraft, pool));
     TargetRows rows{.sequence = &s,
@@ -110,8 +112,8 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     EXPECT_TRUE(backend->synchronize().ok());
   };
   for (int slot = 0; slot < kSeats; ++slot) {
-    test::Dice dice(uint64_t(slot) + 5);
-    sequences.push_back(test::sequence_of(test::random_stream(60 + 33 * slot, kVocab, dice), slot));
+    Dice dice(uint64_t(slot) + 5);
+    sequences.push_back(sequence_of(random_stream(60 + 33 * slot, kVocab, dice), slot));
     Sequence& s = sequences.back();
     s.pages = PageTable(4096);
     s.sampling = {.temperature = float(temperature), .top_k = 0, .top_p = 1, .min_p = temperature > 0 ? 0.9f : 0.0f};
@@ -120,7 +122,7 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     follower.open(s);
     s.committed_len = committed;
     follow(s, 0);
-    trees.push_back(std::make_unique<test::Tree>(kMaxDraft));
+    trees.push_back(std::make_unique<Tree>(kMaxDraft));
   }
   constexpr int kWaits[kSeats][2] = {{2, 9}, {39, 34}, {55, 55}};
   for (int round = 0; round < 7; ++round) {

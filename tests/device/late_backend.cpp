@@ -39,6 +39,7 @@ class LateBackend final : public ReferenceBackend {
   Status synchronize() override {
     // An op may call others; none of them is late then.
     std::vector<std::function<void()>> all;
+    ++counters_.waits;
     take_pages(), all.swap(waiting_), fresh_.clear();
     if (waits_left >= 0 && waits_left-- == 0) lost_ = true;
     if (lost_) return Error{"late: the device was lost"};
@@ -136,10 +137,15 @@ class LateBackend final : public ReferenceBackend {
   HUNCH_LATE_GIVEN(copy_tokens, CopyTokensArgs, a.index = index, index = taken(a.index))
   HUNCH_LATE(scatter_columns, ScatterColumnsArgs)
   void sample(const SampleArgs& a) override {
-    later(Kind::Sample, [this, a = a, positions = taken(a.positions), parents = taken(a.parents)]() mutable {
-      a.positions = seen(positions), a.parents = parents;
-      ReferenceBackend::sample(a);
-    });
+    // Masks and bad words read drafts at the call.
+    const int64_t known = a.state && a.state->reads_drafts() && !a.blind ? a.first_row + a.logits.extent[0] - 1 : 0;
+    const auto read = a.drafts.slice(0, known);
+    later(Kind::Sample,
+        [this, a = a, positions = taken(a.positions), parents = taken(a.parents), read, drafts = taken(read)]() mutable {
+          HUNCH_CHECK(taken(read) == drafts);
+          a.positions = seen(positions), a.parents = parents;
+          ReferenceBackend::sample(a);
+        });
   }
   void weigh_drafts(std::span<const WeighDraftsArgs> chains) override {
     later([this, chains = taken(chains)] { ReferenceBackend::weigh_drafts(chains); });

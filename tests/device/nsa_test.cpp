@@ -66,19 +66,15 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   tight.max_num_seqs = 5, tight.chunk_len = 77, tight.max_num_batched_tokens = 200;
   tight.kv_memory_bytes = bytes_of_pages(*alone, 40);
   auto crowded = load(tight);
-  std::vector<Generation> plain;
-  std::vector<Request> requests;
+  Together together(*alone);
   for (int i = 0; i < 10; ++i) {
-    requests.push_back(test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160));
-    requests.back().sampling.temperature = i % 3 ? 0.0 : 0.8;
-    plain.push_back(generate_plain(*alone, requests.back()));
+    Request asked = test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
+    asked.sampling.temperature = i % 3 ? 0.0 : 0.8, asked.priority = i % 3;
     const Way& way = kWays[size_t(i) % std::size(kWays)];
-    set_method(requests.back(), way.proposer, way.chain, way.beside);
-    requests.back().priority = i % 3;
+    set_method(together.add(asked), way.proposer, way.chain, way.beside);
   }
   // All at once, or a fast device is done with one before the next comes.
-  const auto runs = generate_together(*crowded, requests);
-  for (size_t i = 0; i < runs.size(); ++i) expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
+  together.expect_plain_outputs(*crowded, "");
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 

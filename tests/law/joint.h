@@ -146,20 +146,19 @@ using Change = std::function<void(RequestPlan&)>;  // of what no request can ask
 // Three tokens after the first (a certain one) for keys [first, last).
 inline Outcome sample_joint(EngineParts& parts, const Request& request, int first, int last, const Change& change = {}) {
   Outcome run;
-  auto plan = plan_request(request, {}, 64);
-  HUNCH_CHECK(plan.ok());
-  if (change) change(*plan);
+  auto plan = plan_request(request, {}, 64).value();
+  if (change) change(plan);
   for (int key = first; key < last; ++key) {
-    plan->noise = {.seed = uint64_t(key) * 0x9E3779B97F4A7C15u + 12345};
-    plan->proposing = kEager;
-    if (request.speculation.tree_top_k > 0) plan->proposing.tree_top_k = request.speculation.tree_top_k;
-    auto step = Solo::make(parts, *plan, request);
-    HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
-    Sequence& sequence = step.value()->sequence();
-    while (sequence.len() < kFirst + 3) HUNCH_CHECK(step.value()->round().ok());
+    plan.noise = {.seed = uint64_t(key) * 0x9E3779B97F4A7C15u + 12345};
+    plan.proposing = kEager;
+    if (request.speculation.tree_top_k > 0) plan.proposing.tree_top_k = request.speculation.tree_top_k;
+    auto step = Solo::make(parts, plan, request).value();
+    HUNCH_CHECK(step->prefill(nullptr).ok());
+    Sequence& sequence = step->sequence();
+    while (sequence.len() < kFirst + 3) HUNCH_CHECK(step->round().ok());
     const int32_t* t = &sequence.tokens[kFirst];
     ++run.counts[size_t((t[0] * kVocab + t[1]) * kVocab + t[2])];
-    const Generation& stats = step.value()->stats();
+    const Generation& stats = step->stats();
     run.drafted += stats.drafted, run.accepted += stats.accepted;
     run.beside += std::accumulate(stats.drafted_by_position.begin(), stats.drafted_by_position.end(), stats.drafted,
         [](int64_t left, int64_t at) { return left - at; });

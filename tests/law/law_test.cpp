@@ -11,15 +11,13 @@ using namespace law;
 
 // A whole run under a key of noise, after `change` of its plan.
 std::unique_ptr<Solo> decoded(EngineParts& parts, const Request& request, int key, const Change& change = {}) {
-  auto plan = plan_request(request, {}, 64);
-  HUNCH_CHECK(plan.ok());
-  plan->noise.seed = uint64_t(key);
-  if (change) change(*plan);
-  auto step = Solo::make(parts, *plan, request);
-  HUNCH_CHECK(step.ok() && step.value()->prefill(nullptr).ok());
-  const Sequence& sequence = step.value()->sequence();
-  while (sequence.len() < sequence.max_len) HUNCH_CHECK(step.value()->round().ok());
-  return std::move(*step);
+  auto plan = plan_request(request, {}, 64).value();
+  plan.noise.seed = uint64_t(key);
+  if (change) change(plan);
+  auto step = Solo::make(parts, plan, request).value();
+  HUNCH_CHECK(step->prefill(nullptr).ok());
+  while (step->sequence().len() < step->sequence().max_len) HUNCH_CHECK(step->round().ok());
+  return step;
 }
 
 class RatioLaw : public testing::TestWithParam<std::tuple<const char*, int, int>> {};

@@ -145,7 +145,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
 
 // The test of the test: an entry that is final does matter.
 TEST(Poison, OfAFinalEntryIsNoticed) {
-  auto engine = load({.model = tiny_path("qwen3-tied"), .device = "reference", .context_len = 256});
+  auto engine = tiny_engine("qwen3-tied", "reference");
   auto step = make_step(*engine, test::request(random_prompt(150, 256, 21), 40));
   ASSERT_TRUE(step->prefill(nullptr).ok());
   engine->parts().store->poison(step->sequence().pages.view(), 17, 18);

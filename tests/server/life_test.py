@@ -135,6 +135,9 @@ class Life(unittest.TestCase):
     self.assertIn(f"address in use by pid {served.process.pid}", err)
 
   def test_health_tells_of_loading_before_a_model_that_cannot_be_loaded(self):
+    code, _, err = run("-m", MODEL.replace("34m", "nsa-8m"), "--spec", "self", "--port", "0")
+    self.assertEqual(code, 2)
+    self.assertIn("use suffix, ngram or a loaded drafter", err)
     code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
     self.assertEqual(code, 1)
     self.assertIn("/nowhere/model.gguf", err)

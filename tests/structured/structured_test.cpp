@@ -105,16 +105,11 @@ TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
   narrow.max_num_seqs = 5, narrow.chunk_len = 40, narrow.max_num_batched_tokens = 90;
   narrow.kv_memory_bytes = bytes_of_pages(*alone, 5);
   auto crowded = load(narrow);
-  std::vector<Request> requests;
-  std::vector<Generation> plain;
-  for (int i = 0; i < 16; ++i) {
-    Request asked = i % 4 == 3 ? request({}, i, 90) : request(kKinds[size_t(i / 4 + i) % 4], i, 90);
-    plain.push_back(generate_plain(*alone, asked));
-    set_method(asked, kMethods[(i * 5 + 1) % kNumMethods], 2 + i % 5);
-    requests.push_back(asked);
-  }
-  const auto runs = generate_together(*crowded, requests);
-  for (size_t i = 0; i < runs.size(); ++i) expect_same_output(runs[i], plain[i], fmt::format("request {}", i));
+  Together together(*alone);
+  for (int i = 0; i < 16; ++i)
+    set_method(together.add(i % 4 == 3 ? request({}, i, 90) : request(kKinds[size_t(i / 4 + i) % 4], i, 90)),
+        kMethods[(i * 5 + 1) % kNumMethods], 2 + i % 5);
+  together.expect_plain_outputs(*crowded, "");
   EXPECT_GT(crowded->stats().preemptions, 0);
 }
 

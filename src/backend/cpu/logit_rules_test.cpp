@@ -39,6 +39,7 @@ struct Round {
   const LogitState* state = nullptr;
   Ids drafts, parents;  // of rows; empty parents: a chain
   int first_row = 0;
+  bool blind = false;
 };
 
 // Row r stands at position first_position + r: noise must be the same wherever a row is computed.
@@ -58,6 +59,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   args.first_row = round.first_row;
   args.drafts = view(round.drafts);
   args.parents = round.parents;
+  args.blind = round.blind;
   backend.sample(args);
   EXPECT_EQ(std::memcmp(before.data(), logits.data(), logits.size() * sizeof(float)), 0) << "logits were changed in place";
   return out;
@@ -139,6 +141,24 @@ TEST_P(Rules, BadWordsAreMatchedAcrossPromptOutputAndDrafts) {
   EXPECT_EQ(choose(logits, rules, {}, {2, 3}), 4);  // shorter than the word
   EXPECT_EQ(choose(logits, rules, {1, 2, 3}, {3}), 4);
   EXPECT_EQ(choose(logits, {.bad_words = {{4}, {3}}}, {}, {}), 2);  // a word of one token is banned always
+}
+
+TEST_P(Rules, LeaveOutWhatReadsDraftsThatNobodyKnows) {
+  struct NotTheLast final : TokenMask {
+    Row after(std::span<const int32_t> path) override { return {.words = path.empty() ? &not_four : &none}; }
+    void append(int32_t) override {}
+    void reset() override {}
+    const uint32_t not_four = ~16u, none = 0;
+  };
+  const auto state = state_of({.bad_words = {{3}, {1, 2}}}, 5, {}, {1});
+  for (const bool masked : {false, true}) {
+    if (masked) state->take_mask(std::make_unique<NotTheLast>());
+    const auto tokens = [&](bool blind) {
+      return sample(*backend_, {0, 1, 2, 3, 1, 0, 1, 2, 3, 1}, 5, {0, 0, 1, 0}, {state.get(), {1}, {}, 0, blind}, {3, 4}).tokens;
+    };
+    EXPECT_EQ(tokens(false), (Ids{1, masked ? -1 : 1}));
+    EXPECT_EQ(tokens(true), (Ids{1, 2}));
+  }
 }
 
 TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {

@@ -14,9 +14,7 @@ namespace hunch {
 using test::view;
 
 inline std::unique_ptr<Backend> make_cpu(const std::string& isa, int threads = 1) {
-  auto backend = CpuBackend::make({threads, isa});
-  HUNCH_CHECK(backend.ok());
-  return std::move(backend).value();
+  return CpuBackend::make({threads, isa}).value();
 }
 
 // "reference", or an instruction set.

@@ -361,7 +361,9 @@ void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scat
 void CudaBackend::sample(const SampleArgs& args) {
   if (!is_hopper()) return host_.sample(next_op(), args);
   if (!args.state) return keep_sample(args);
-  if (heads_ || !stores_.empty() || !copies_.empty() || !ruled_.has_room(args)) (void)next_op();
+  const bool depends =
+      std::any_of(samples_.begin(), samples_.end(), [&](const SampleArgs& other) { return meet(args.drafts, other.tokens); });
+  if (depends || heads_ || !stores_.empty() || !copies_.empty() || !ruled_.has_room(args)) (void)next_op();
   keep_sample(ruled_.add(*commands_, args));
 }
 

@@ -151,11 +151,13 @@ void RuledRows::add_row(const SampleArgs& args, int64_t r, const uint32_t* count
     paths_.push_back(at - 1);
   row.path_len = int32_t(paths_.size()) - row.path;
   HUNCH_CHECK(row.path_len <= kMostPath);
+  const bool blind = args.blind && row.path_len > 0;
   std::vector<int32_t> drafts;  // where they matter here, they are known
-  for (int32_t i = row.path_len; state.reads_drafts() && i-- > 0;) drafts.push_back(args.drafts(paths_[size_t(row.path + i)]));
+  for (int32_t i = row.path_len; state.reads_drafts() && !blind && i-- > 0;)
+    drafts.push_back(args.drafts(paths_[size_t(row.path + i)]));
 
   TokenMask::Row mask;
-  if (state.mask()) mask = state.mask()->after(drafts);
+  if (state.mask() && !blind) mask = state.mask()->after(drafts);
   if (mask.words || !rules.allowed.empty()) {
     const size_t words = size_t(vocab + 31) / 32, first = masks_.size();
     row.mask = int32_t(first);
@@ -166,7 +168,7 @@ void RuledRows::add_row(const SampleArgs& args, int64_t r, const uint32_t* count
   std::vector<std::pair<int32_t, float>> touched;  // of each id in the order of the rules; a ban is minus infinity
   constexpr float kBan = -INFINITY;
   for (const std::vector<int32_t>& word : rules.bad_words)
-    if (state.completed_next(word, drafts)) touched.push_back({word.back(), kBan});
+    if (!(blind && word.size() > 1) && state.completed_next(word, drafts)) touched.push_back({word.back(), kBan});
   if (!mask.only_ends && state.output_len() + row.path_len < rules.min_tokens)
     for (const int32_t id : rules.end_ids) touched.push_back({id, kBan});
   for (const auto& [id, bias] : rules.bias) touched.push_back({id, bias <= kBanBias ? kBan : bias});

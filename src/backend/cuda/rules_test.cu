@@ -67,6 +67,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
             SampleArgs args{.logits = View<const float, 2>(logits.data(), kRows, vocab), .state = &state};
             args.drafts = View<const int32_t, 1>(drafts, kRows - 1);
             if (tree) args.parents = parents;
+            args.blind = random() % 2;
             LogitPatch patch;
             patch.reserve(vocab, kRows);
             const test::DeviceArray<float> there(logits);

@@ -56,6 +56,7 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
   const int row = args.first_row + int(r);
   HUNCH_CHECK(row <= args.drafts.extent[0]);
   const std::span<const int32_t> path = find_path(args, row);
+  const bool blind = args.blind && row > 0;
 
   const float* logits = &args.logits(r, 0);
   if (rules.allowed.empty()) {
@@ -65,12 +66,12 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
     for (const int32_t id : rules.allowed) row_[size_t(id)] = logits[id];
   }
   TokenMask::Row mask;
-  if (state.mask()) {
+  if (state.mask() && !blind) {
     mask = state.mask()->after(path);
     if (mask.words) keep_allowed(mask, vocab);
   }
   for (const std::vector<int32_t>& word : rules.bad_words)
-    if (state.completed_next(word, path)) ban(word.back());
+    if (!(blind && word.size() > 1) && state.completed_next(word, path)) ban(word.back());
   if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) ban(id);
   for (const auto& [id, bias] : rules.bias) {

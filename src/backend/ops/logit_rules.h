@@ -5,6 +5,7 @@
 // over the output); then ops/sample.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -60,7 +61,10 @@ class LogitState {
   std::span<const int32_t> output_ids() const { return output_ids_; }  // each once
   std::span<const int32_t> prompt_ids() const { return prompt_ids_; }  // each once
   // True if rules ask which drafts stand before a row, beyond how often: the host must know them then.
-  bool reads_drafts() const { return mask_ || !rules_.bad_words.empty(); }
+  bool reads_drafts() const {
+    return mask_ ||
+        std::any_of(rules_.bad_words.begin(), rules_.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+  }
   // For devices, which keep counts of their own: what they keep, how often there was a new prompt, and the last tokens, at most
   // 2 * kNoted of prompt and output; behind kNoted new ones or more they start anew.
   mutable std::shared_ptr<void> device_copy;

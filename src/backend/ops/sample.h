@@ -40,6 +40,9 @@ struct SampleArgs {
   int first_row = 0;
   View<const int32_t, 1> drafts;
   std::span<const int32_t> parents;
+  // The host does not know the drafts: behind them goes unapplied what reads them there, the mask and bad words of several
+  // tokens.
+  bool blind = false;
   // How sure the choice was: the token that came second (-1: no other was possible, or none at all) and by how much the choice
   // leads its score (log p + noise; greedy: logits), infinite without a second. Each null: not wanted.
   View<int32_t, 1> seconds;  // [rows] out

@@ -60,15 +60,17 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
   const LogitRules& rules = state.rules();
   const int64_t vocab = args.logits.extent[1];
   HUNCH_CHECK(state.vocab() == vocab);
-  const std::vector<int32_t> path = path_to(args, args.first_row + int(r));
+  const int row = args.first_row + int(r);
+  const std::vector<int32_t> path = path_to(args, row);
+  const bool blind = args.blind && row > 0;
 
   std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
   for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
-  const TokenMask::Row mask = state.mask() ? state.mask()->after(path) : TokenMask::Row{};
+  const TokenMask::Row mask = state.mask() && !blind ? state.mask()->after(path) : TokenMask::Row{};
   for (int32_t id = 0; mask.words && id < vocab; ++id)
     if (!mask.allows(id)) banned[size_t(id)] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
-    if (state.completed_next(word, path)) banned[size_t(word.back())] = true;
+    if (!(blind && word.size() > 1) && state.completed_next(word, path)) banned[size_t(word.back())] = true;
   if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
   std::vector<float> out(&args.logits(r, 0), &args.logits(r, 0) + vocab);

@@ -56,15 +56,12 @@ class Medusa final : public Proposer {
     for (const DraftTask& task : tasks)
       if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
     if (open_.empty()) return;
-    const bool blind = backend_.asynchronous() &&
-        std::none_of(open_.begin(), open_.end(), [](const Draft* d) { return bool(d->task->sequence->logit_state); });
-    if (blind)
+    if (backend_.asynchronous())
       return backend_.replay([this] {
         run_heads();
         for (Draft* draft : open_) fill_blind(*draft);
       });
     run_heads();
-    if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
     for (Draft* draft : open_) fill(*draft);
   }
 
@@ -183,6 +180,7 @@ class Medusa final : public Proposer {
         .state = sequence.logit_state.get(),
         .first_row = row.head,
         .drafts = tokens(sequence.slot),
+        .blind = backend_.asynchronous(),
         .ranked = View<int32_t, 2>(&candidates(sequence.slot, row.head)(0), 1, draft.ranks),
     };
     if (!draft.noisy) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};

@@ -175,9 +175,7 @@ class Self final : public Proposer {
   // On a device, chains run blind (follower_blind.cpp).
   // What is left of open_ needs the host at every level.
   void run_blind() {
-    const auto blind = [this](const Draft* draft) {
-      return draft->chain() && !draft->task->sequence->needs_drafts_here() && !(lookup_ && (staged_ || !draft->given()));
-    };
+    const auto blind = [this](const Draft* draft) { return draft->chain() && !(lookup_ && (staged_ || !draft->given())); };
     blind_.clear();
     for (Draft* draft : open_)
       if (blind(draft) && int(blind_.size()) < max_rows_) blind_.push_back(draft);
@@ -312,6 +310,7 @@ class Self final : public Proposer {
         .first_row = draft.first + from,
         .drafts = to.drafts.data ? to.drafts : tree.tokens,
         .parents = draft.chain() ? std::span<const int32_t>{} : std::span<const int32_t>(draft.parents),
+        .blind = to.drafts.data != nullptr,
         .seconds = to.seconds,
         .leads = to.leads,
     });
@@ -408,10 +407,6 @@ class Self final : public Proposer {
 };
 
 Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
-  if (setup.target->shape().nsa.used())
-    return usage_error(
-        "methods self, cascade and staged draft over selected entries, and a model with natively trained sparse attention "
-        "reads few anyway: use suffix, ngram or a loaded drafter");
   std::unique_ptr<Proposer> lookup;
   if (const std::string& name = setup.options.self_lookup; !name.empty()) {
     const auto* part = name == "ngram" || name == "suffix" ? Register<Proposer>::find(name) : nullptr;
