@@ -12,8 +12,10 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 const std::string& model() {
-  static const std::string path = test::tiny_path("llama");
+  static const std::string path = tiny_path("llama");
   return path;
 }
 
@@ -53,21 +55,21 @@ class CInterface : public testing::Test {
   void refused(const char* message) {
     hunch_stream* stream = reinterpret_cast<hunch_stream*>(this);
     EXPECT_EQ(hunch_submit(engine_, &request_, &stream, &error_), HUNCH_STATUS_USAGE);
-    test::expect_part(error_.message, message);
+    expect_part(error_.message, message);
     EXPECT_EQ(stream, nullptr);
   }
 
-  std::vector<int32_t> prompt_ = test::random_prompt(50, 256, 3);
+  std::vector<int32_t> prompt_ = random_prompt(50, 256, 3);
   hunch_engine* engine_ = nullptr;
   hunch_request request_;
   hunch_error error_;
 };
 
 TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
-  auto engine = test::load({.model = model(), .threads = 1, .context_len = 512});
-  Request same = test::request(prompt_, 20);
+  auto engine = load({.model = model(), .threads = 1, .context_len = 512});
+  Request same = request(prompt_, 20);
   same.sampling.temperature = 1, same.sampling.seed = 5;
-  const auto plain = test::plain_stream(*engine, same);
+  const auto plain = plain_stream(*engine, same);
 
   hunch_stream* stream = submit();
   std::vector<int32_t> taken;
@@ -143,10 +145,10 @@ TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
   hunch_engine_options options = tiny_options();
   options.size = 0;
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE);
-  test::expect_part(error_.message, "size");
+  expect_part(error_.message, "size");
   options = tiny_options(), options.model = "/no/such/model";
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_FAILURE);
-  test::expect_part(error_.message, "/no/such/model");
+  expect_part(error_.message, "/no/such/model");
   options = tiny_options(), options.max_num_seqs = 0;
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE) << error_.message;
   EXPECT_EQ(other, nullptr);
@@ -185,7 +187,7 @@ TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
 TEST_F(CInterface, KeepsTheEngineWhileAStreamLives) {
   hunch_stream* stream = submit();
   EXPECT_EQ(hunch_engine_free(engine_, &error_), HUNCH_STATUS_USAGE);
-  test::expect_part(error_.message, "streams");
+  expect_part(error_.message, "streams");
   hunch_stream_free(stream);
 }
 
@@ -210,7 +212,7 @@ class CInterfaceText : public testing::Test {
  protected:
   void SetUp() override {
     hunch_engine_options options = tiny_options();
-    const std::string wren = test::wren_path();
+    const std::string wren = wren_path();
     options.model = wren.c_str();
     ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
   }

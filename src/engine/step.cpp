@@ -126,16 +126,18 @@ void Step::propose(const StepPlan& plan) {
     if (!proposer || running(decode).looked_up || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
     asked_.push_back(proposer);
     tasks_.clear();
+    bool here = false;  // masks, bad words and what is said unchecked want guesses before the pass
     for (const auto& other : plan.decodes) {
       Running& who = running(other);
-      if (proposer_of(who) == proposer && !who.looked_up)
-        tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts, std::min(who.want_depth, who.most_depth()), who.branch));
+      if (proposer_of(who) != proposer || who.looked_up) continue;
+      here |= !who.plan.verify || who.sequence.needs_drafts_here();
+      tasks_.push_back(task_of(who, size_t(who.chosen), other.drafts, std::min(who.want_depth, who.most_depth()), who.branch));
     }
     double ms = 0;
     {
       Stopwatch own(ms);
       proposer->propose(tasks_);
-      land();
+      if (here) land();
     }
     int steps = 0;
     bool in_flight = false;
@@ -158,13 +160,11 @@ void Step::propose(const StepPlan& plan) {
   }
 }
 
-// Masks and bad words need guesses here before the pass: nobody waits level by level, but once for all.
+// Nobody waits level by level, but once for all.
 void Step::land() {
-  if (std::none_of(tasks_.begin(), tasks_.end(),
-          [](const DraftTask& task) { return task.tree->in_flight && task.sequence->needs_drafts_here(); }))
-    return;
-  (void)parts_.backend->synchronize();  // a failure shows at the pass
-  for (const DraftTask& task : tasks_) task.tree->in_flight = false;
+  if (std::none_of(tasks_.begin(), tasks_.end(), [](const DraftTask& task) { return task.tree->in_flight; })) return;
+  const bool good = parts_.backend->synchronize().ok();  // else the pass says why
+  for (const DraftTask& task : tasks_) task.tree->in_flight = false, task.tree->size *= good;
 }
 
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, bool branch) const {

@@ -14,14 +14,14 @@
 namespace hunch {
 namespace {
 
-using test::view;
+using namespace test;
 
 using Json = nlohmann::json;
 
 class Recording {
  public:
   Recording() {
-    const std::string base = test::tree_path() + "/models/golden/selection/rounds";
+    const std::string base = tree_path() + "/models/golden/selection/rounds";
     std::ifstream text(base + ".json"), binary(base + ".bin", std::ios::binary);
     HUNCH_CHECK(text.good() && binary.good());
     json = Json::parse(text);
@@ -136,7 +136,7 @@ class Replay {
         .spread = wanted["spread"],
         .block = 1,
     };
-    const auto policy = test::good(Register<SparsePolicy>::find("vegas")->make(setup));
+    const auto policy = good(Register<SparsePolicy>::find("vegas")->make(setup));
     Sequence sequence;
     sequence.committed_len = prefix_;
     sequence.max_len = 512;
@@ -221,7 +221,7 @@ Tally replay_all(Backend& backend, By by) {
 }
 
 TEST(Selection, OfTheReferenceBackendAndOfTheVegasPolicyEqualsTheOracles) {
-  const auto backend = test::good(Register<Backend>::find("reference")->make({}));
+  const auto backend = good(Register<Backend>::find("reference")->make({}));
   for (const By by : {By::Ops, By::Policy}) {
     const Tally tally = replay_all(*backend, by);
     EXPECT_GT(tally.sets, 100);
@@ -232,7 +232,7 @@ TEST(Selection, OfTheReferenceBackendAndOfTheVegasPolicyEqualsTheOracles) {
 
 TEST(Selection, GivesTiesToTheLowerIndex) {
   for (const char* device : {"reference", "cpu"}) {
-    const auto backend = test::good(Register<Backend>::find(device)->make({.threads = 1}));
+    const auto backend = good(Register<Backend>::find(device)->make({.threads = 1}));
     std::vector<float> scores(300, 0.5f);
     std::vector<int32_t> index(20);
     backend->top_k({
@@ -247,7 +247,7 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
 
 TEST(Selection, OfTheCpuBackendEqualsTheOraclesButForPositionsAtTheCut) {
   for (const std::string& isa : available_isas()) {
-    const auto backend = test::good(Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}));
+    const auto backend = good(Register<Backend>::find("cpu")->make({.threads = 1, .isa = isa}));
     const Tally tally = replay_all(*backend, By::Ops);
     EXPECT_LE(tally.differing_positions, tally.positions / 100)
         << isa << ": " << tally.differing_sets << " of " << tally.sets << " sets differ";

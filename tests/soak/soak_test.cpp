@@ -17,6 +17,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 using Clock = std::chrono::steady_clock;
 constexpr int kClients = 6;
 
@@ -47,13 +49,13 @@ class Soak {
 
   Soak(EngineOptions small, EngineOptions alone, uint32_t seed) : dice_(seed) {
     small.keep_costs = alone.keep_costs = false;
-    engine_ = test::load(small);
+    engine_ = load(small);
     alone.max_num_seqs = 1, alone.prefix_caching = false;
-    alone_ = test::load(alone);
+    alone_ = load(alone);
     vocab_ = int(engine_->parts().model->shape().vocab_size);
     most_ = std::min(engine_->context_len(), alone_->context_len());
     // Beginnings that requests share, so that the prefix cache and the lookups have something to find.
-    for (int i = 0; i < 4; ++i) beginnings_.push_back(test::random_prompt(int(most_), vocab_, seed + uint32_t(i)));
+    for (int i = 0; i < 4; ++i) beginnings_.push_back(random_prompt(int(most_), vocab_, seed + uint32_t(i)));
     for (auto& tokens : beginnings_)  // phrases that come back
       for (size_t at = 60; at + 30 < tokens.size(); at += 90) std::copy_n(tokens.begin(), 30, tokens.begin() + ptrdiff_t(at));
   }
@@ -259,12 +261,12 @@ TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
   const size_t count = seconds < 15 ? 1 : models.size();
   for (size_t i = 0; i < count; ++i) {
     SCOPED_TRACE(models[i]);
-    EngineOptions alone{.model = test::tiny_path(models[i]), .threads = 1, .context_len = 1500};
+    EngineOptions alone{.model = tiny_path(models[i]), .threads = 1, .context_len = 1500};
     EngineOptions small = alone;
     if (models[i] == "echo")  // learned drafters that are mostly right
       for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
-        small.drafters.push_back({.path = test::tiny_path(name)});
-    const auto probe = test::load(small);
+        small.drafters.push_back({.path = tiny_path(name)});
+    const auto probe = load(small);
     const int64_t pages = 20 + int64_t(i) * 7;  // one long request, or a few short ones
     small.context_len = std::min(alone.context_len, pages * kPageLen);
     small.kv_memory_bytes = pages * probe->parts().page_bytes();
@@ -276,8 +278,8 @@ TEST(Soak, TinyModelsInPoolsThatAreTooSmall) {
 
 TEST(Soak, TheShippedModelInSixtyFourMebibytes) {
   const double seconds = environment("HUNCH_SOAK_SECONDS", 10) / 2;
-  Soak work({.model = test::wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 4, .max_num_batched_tokens = 256},
-      {.model = test::wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
+  Soak work({.model = wren_path(), .kv_memory_bytes = 64 << 20, .max_num_seqs = 4, .max_num_batched_tokens = 256},
+      {.model = wren_path()}, uint32_t(environment("HUNCH_SOAK_SEED", 1)));
   soak(work, seconds, 192 << 20);  // copies of weights and selections for each of the settings that are alive
 }
 

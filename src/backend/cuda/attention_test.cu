@@ -8,18 +8,7 @@
 namespace hunch {
 namespace {
 
-using test::attend;
-using test::Attended;
-using test::chunk;
-using test::distance;
-using test::expect_greatest;
-using test::expect_scores;
-using test::KvPair;
-using test::KvShape;
-using test::random_floats;
-using test::Request;
-using test::rows_of;
-using test::scored;
+using namespace test;
 
 struct Device {
   explicit Device(int most_blocks = 0) : attention(most_blocks) { commands = std::move(*Commands::make()); }
@@ -50,7 +39,7 @@ float logit_tolerance(const KvShape& s) {
 }
 
 void expect_reference(Device& device, KvPair& kv, const Request& request, const std::string& what = "") {
-  if (test::left_out()) return;
+  if (left_out()) return;
   const Attended right = expected(kv, request), got = device.run(kv, request);
   const std::string all = what + " " + kv.shape.name() + " len " + std::to_string(kv.len) + " rows " +
       std::to_string(request.last.size()) + " window " + std::to_string(request.window);
@@ -106,7 +95,7 @@ TEST(CudaAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
   Device device;
   for (const KvShape& shape : kShapes)
     for (const int window : {0, 70, 1010}) {
-      if (test::left_out()) continue;
+      if (left_out()) continue;
       const int64_t len = 1080, first = 985;  // rows on both sides of a split's end
       KvPair kv(*device.commands, shape, len);
       const Request all = chunk(shape, first, len - first, 3, window);
@@ -119,13 +108,13 @@ TEST(CudaAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
       }
       ASSERT_FALSE(std::isnan(std::accumulate(alone.begin(), alone.end(), 0.0f)));
       for (const int64_t size : {2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 95}) {
-        if (test::left_out()) continue;
+        if (left_out()) continue;
         int64_t wrong = 0;
         for (int64_t r = 0; r < len - first; r += size) {
           const int64_t rows = std::min(size, len - first - r);
           const Attended part = device.run(kv, rows_of(all, r, rows, shape));
-          wrong += !test::same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size());
-          wrong += !test::same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size());
+          wrong += !same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size());
+          wrong += !same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size());
         }
         ASSERT_EQ(wrong, 0) << shape.name() << " chunks of " << size << " window " << window;
       }
@@ -152,7 +141,7 @@ TEST(CudaAttention, GivesARowTheSameBitsWhateverItsCompanyMakesOfReferences) {
       for (int64_t r = 0; r < rows; r += size) {
         const int64_t count = std::min(size, rows - r);
         const Attended part = device.run(kv, rows_of(all, r, count, shape));
-        ASSERT_TRUE(test::same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
+        ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
             << shape.name() << " rows from " << r << ", " << count;
       }
     if (shape.dtype == DType::Q8_0) continue;  // logits this large tell rounded keys from others
@@ -185,7 +174,7 @@ TEST(CudaAttention, GivesARowTheSameBitsAtTheEdgeOfItsReferencesSlack) {
     for (int64_t r = 0; r < rows; ++r)
       all.last[size_t(r)] = int32_t(len - 1), all.q[size_t(r) * 128] = r == 0 ? query : 2 * query;
     const Attended together = device.run(kv, all), alone = device.run(kv, rows_of(all, 0, 1, shape));
-    EXPECT_TRUE(test::same_bits(together.out.data(), alone.out.data(), 128)) << rows;
+    EXPECT_TRUE(same_bits(together.out.data(), alone.out.data(), 128)) << rows;
   }
 }
 
@@ -219,7 +208,7 @@ TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
   HUNCH_NEEDS_DEVICE();
   for (const KvShape& shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 2, 8, 64}})
     for (const int64_t rows : {1, 5, 8, 12, 40}) {
-      if (test::left_out()) continue;
+      if (left_out()) continue;
       std::vector<Attended> results;
       for (const int blocks : {0, 1, 3, 3}) {
         Device device(blocks);
@@ -232,7 +221,7 @@ TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
           const auto got = device.run({&a, &b}, {first, second});
           if (results.empty()) results = got;
           for (size_t i = 0; i < 2; ++i) {
-            ASSERT_TRUE(test::same_bits(got[i].out.data(), results[i].out.data(), got[i].out.size())) << blocks << " blocks";
+            ASSERT_TRUE(same_bits(got[i].out.data(), results[i].out.data(), got[i].out.size())) << blocks << " blocks";
             for (size_t set = 0; set < got[i].scores.size(); ++set)
               ASSERT_EQ(distance(got[i].scores[set], results[i].scores[set]), 0) << blocks << " blocks";
           }
@@ -249,7 +238,7 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
     for (const int64_t first : {1, 37, 63, 64, 1000, 1024, 1290})
       for (const int64_t begin : std::vector<int64_t>{first, first + 70, first - 1, first - 30, first - 200})
         for (const int rows : {1, 9, 100}) {
-          if (begin < 0 || test::left_out()) continue;
+          if (begin < 0 || left_out()) continue;
           KvPair kv(*device.commands, shape, begin + rows);
           Request request = chunk(shape, begin, rows, 15, rows == 9 ? 50 : 0);
           request.first = first;
@@ -259,7 +248,7 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
           const Attended got = device.run(kv, request), right = expected(kv, request);
           const std::string what =
               shape.name() + " from " + std::to_string(first) + " rows " + std::to_string(rows) + " at " + std::to_string(begin);
-          ASSERT_TRUE(test::same_bits(got.out.data(), kept.out.data(), got.out.size())) << what;
+          ASSERT_TRUE(same_bits(got.out.data(), kept.out.data(), got.out.size())) << what;
           EXPECT_LE(distance(got.out, right.out), out_tolerance(shape)) << what;
           const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
           for (size_t i = 0; i < got.lse.size(); ++i) {
@@ -270,16 +259,14 @@ TEST(CudaAttention, ReadsNothingBeforeTheFirstEntry) {
             if (request.last[r] < first) continue;
             Request windowed = rows_of(request, int64_t(r), 1, shape);
             const Attended alone = device.run(kv, windowed);
-            ASSERT_TRUE(test::same_bits(alone.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
+            ASSERT_TRUE(same_bits(alone.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
             if (request.window) continue;
             windowed.first = 0, windowed.window = int(request.last[r] - first + 1);
             const Attended same = device.run(kv, windowed);
-            ASSERT_TRUE(test::same_bits(same.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
+            ASSERT_TRUE(same_bits(same.out.data(), got.out.data() + r * width, width)) << what << " row " << r;
           }
         }
 }
-
-using test::path_to, test::random_tree, test::tree_request;
 
 // In chunks, in a window, in a tree, over a selection, and where a row reads nothing else.
 TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
@@ -303,8 +290,8 @@ TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
           const Attended all = device.run(kv, request);
           for (const int64_t r : {int64_t(0), rows / 2, rows - 1}) {
             const Attended alone = device.run(kv, rows_of(request, r, 1, shape));
-            ASSERT_TRUE(test::same_bits(alone.out.data(), &all.out[size_t(r) * width], width)) << shape.name() << " row " << r;
-            ASSERT_TRUE(test::same_bits(alone.lse.data(), &all.lse[size_t(r) * heads], heads)) << shape.name() << " row " << r;
+            ASSERT_TRUE(same_bits(alone.out.data(), &all.out[size_t(r) * width], width)) << shape.name() << " row " << r;
+            ASSERT_TRUE(same_bits(alone.lse.data(), &all.lse[size_t(r) * heads], heads)) << shape.name() << " row " << r;
           }
           if (len != 203 || window > 0 || rows > 7) continue;
           request.index_sets = 1, request.tail_first = len - rows;
@@ -336,7 +323,7 @@ TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
       kv.store->poison(kv.pages(), 298, 299);
       const Attended got = device.run(kv, all);
       const size_t width = size_t(shape.heads() * shape.head_dim), read = size_t(rows - 2) * width;
-      EXPECT_TRUE(test::same_bits(got.out.data(), clean.out.data(), read)) << shape.name() << " rows " << rows;
+      EXPECT_TRUE(same_bits(got.out.data(), clean.out.data(), read)) << shape.name() << " rows " << rows;
       EXPECT_TRUE(std::isnan(got.out[read]) && std::isnan(got.out[read + width])) << shape.name();
       kv = KvPair(*device.commands, shape, 300);
     }
@@ -349,7 +336,7 @@ void store_row(Device& device, KvPair& kv, int64_t entry, int row) {
 }
 
 void expect_chains(Device& device, const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
-  if (test::left_out()) return;
+  if (left_out()) return;
   const int rows = int(parents.size());
   KvPair kv(*device.commands, shape, first_entry + rows + 64), chain(*device.commands, shape, first_entry + rows + 64);
   kv.store->poison(kv.pages(), first_entry, int64_t(kv.table.size()) * kPageLen);
@@ -366,13 +353,12 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
     const std::vector<int> path = path_to(parents, x);
     chain.store->poison(chain.pages(), first_entry, int64_t(chain.table.size()) * kPageLen);
     for (size_t d = 0; d < path.size(); ++d) store_row(device, chain, first_entry + int64_t(d), path[d]);
-    const Attended right = device.run(chain, test::chain_of(request, path, shape));
+    const Attended right = device.run(chain, chain_of(request, path, shape));
     for (size_t d = 0; d < path.size(); ++d) {
       const size_t row = size_t(path[d]);
       ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
-      ASSERT_TRUE(test::same_bits(&whole.out[row * width], &right.out[d * width], width))
-          << what << " row " << row << " depth " << d;
-      ASSERT_TRUE(test::same_bits(&whole.lse[row * heads], &right.lse[d * heads], heads)) << what << " row " << row;
+      ASSERT_TRUE(same_bits(&whole.out[row * width], &right.out[d * width], width)) << what << " row " << row << " depth " << d;
+      ASSERT_TRUE(same_bits(&whole.lse[row * heads], &right.lse[d * heads], heads)) << what << " row " << row;
     }
   }
   const Attended right = expected(kv, request);
@@ -384,7 +370,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
     if (std::find(path.begin(), path.end(), other) == path.end())
       kv.store->poison(kv.pages(), first_entry + other, first_entry + other + 1);
   const Attended part = device.run(kv, rows_of(request, x, 1, shape));
-  ASSERT_TRUE(test::same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
+  ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
 }
 
 TEST(CudaAttention, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
@@ -434,7 +420,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
       for (const ScoreMetric metric : {ScoreMetric::Logit, ScoreMetric::Weight})
         for (const ScoreCombine combine : {ScoreCombine::Sum, ScoreCombine::Max})
           for (const bool shared : {false, true}) {
-            if (test::left_out()) continue;
+            if (left_out()) continue;
             const Request request = scored(shape, c.len, c.rows, metric, combine, shared, c.prefix);
             const Attended right = expected(kv, request);
             const float tolerance = logit_tolerance(shape) * std::sqrt(float(c.rows));  // of a sum over rows
@@ -452,7 +438,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
             Request without = request;
             without.metric = ScoreMetric::None;
             const Attended plain = device.run(kv, without);
-            ASSERT_TRUE(test::same_bits(plain.out.data(), got.out.data(), got.out.size())) << what;
+            ASSERT_TRUE(same_bits(plain.out.data(), got.out.data(), got.out.size())) << what;
           }
     }
 }
@@ -503,7 +489,7 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
   for (const KvShape& shape : kShapes)
     for (const bool shared : {false, true})
       for (const int64_t count : {1, 63, 150, 1100}) {
-        if (test::left_out()) continue;
+        if (left_out()) continue;
         KvPair kv(*device.commands, shape, 2500);
         const int64_t tail_first = 2490, tail = 7;
         Request request = chunk(shape, count + tail - 3, 3);
@@ -521,7 +507,7 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         EXPECT_LE(distance(got.out, expected(kv, request).out), out_tolerance(shape)) << what;
         KvPair copy(*device.commands, shape, count + tail);
         copy.store->poison(copy.pages(), 0, count + tail);
-        const test::DeviceArray<int32_t> index(request.index);
+        const DeviceArray<int32_t> index(request.index);
         enqueue_gather_kv(*device.commands,
             {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
                 tail_first + tail});
