@@ -50,6 +50,7 @@ struct DraftLimits {
   // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
   // ends it stays: dropping a sampled node for what it is would bend the distribution.
   float stop_below = 0;
+  bool unchecked = false;  // guesses are said as they are: under every rule
 
   int longest() const { return max_depth > 0 ? std::min(max_depth, max_tokens) : max_tokens; }  // path
 };

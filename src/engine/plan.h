@@ -53,7 +53,7 @@ Result<RequestPlan> plan_request(
 // usual: what the planner knows of self, and keeps from run to run, is about that.
 void pace(const Request&, int max_draft, RequestPlan&);
 
-// What this engine is to do: an error as well where model, drafters or calibrations that were loaded cannot.
+// A plan for this engine: an error as well where what was loaded cannot.
 Result<RequestPlan> plan_on(const EngineParts&, const Request&);
 
 // Whether `method` can run beside what is loaded: an error where it is a drafter's and none of that method was loaded.

@@ -12,7 +12,7 @@
 namespace hunch {
 namespace {
 
-using test::one_round;
+using namespace test;
 
 constexpr int kSelf = 0, kNgram = 1;
 
@@ -86,7 +86,7 @@ TEST(Planner, ObeysRoomArmsAndWhatWasFound) {
         RequestView v = view();
         v.room = room, v.arms = arms;
         v.found[kNgram] = {found, 7};
-        const Decision d = one_round(planner, v, test::all);
+        const Decision d = one_round(planner, v, all);
         EXPECT_LE(d.gamma, room);
         EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
         if (d.arm != kPlain) { EXPECT_TRUE(arms >> d.arm & 1); }
@@ -99,7 +99,7 @@ TEST(Planner, KeepsToTheBudgetOfRowsAndDropsDraftsFirst) {
   for (int budget = 8; budget <= 60; ++budget) {
     Planner planner(known_table(), options(8));
     int rows = 0;
-    for (const Decision& d : test::decide_batch(planner, 8, budget, [](int slot) { return view(slot); })) {
+    for (const Decision& d : decide_batch(planner, 8, budget, [](int slot) { return view(slot); })) {
       rows += 1 + d.gamma;
       EXPECT_EQ(d.arm == kPlain, d.gamma == 0);
     }
@@ -128,7 +128,7 @@ TEST(Planner, StopsDraftingWhenNothingIsKeptAndStartsAgainWhenTheTextTurns) {
   const auto rounds = [&](int count, bool good) {
     int drafted = 0;
     for (int i = 0; i < count; ++i) {
-      const Decision d = one_round(planner, v, good ? test::all : test::none);
+      const Decision d = one_round(planner, v, good ? all : none);
       v.prepared = d.learn;
       drafted += d.gamma;
     }
@@ -146,7 +146,7 @@ TEST(Planner, ANewRequestStartsFromWhatEarlierOnesSaw) {
   for (int request = 0; request < 12; ++request) {
     planner.open(0);
     RequestView v = view();
-    for (int round = 0; round < 60; ++round) v.prepared = one_round(planner, v, test::none).learn;
+    for (int round = 0; round < 60; ++round) v.prepared = one_round(planner, v, none).learn;
   }
   planner.open(0);
   EXPECT_EQ(planner.decide(view()).arm, kPlain);
@@ -161,11 +161,11 @@ TEST(Planner, LooksUpByMatchQuality) {
   for (int round = 0; round < 400; ++round) {
     const int quality = round % 2 ? 7 : 0;
     v.found[kNgram] = {8, quality};
-    one_round(planner, v, quality == 7 ? test::all : test::none);
+    one_round(planner, v, quality == 7 ? all : none);
   }
   EXPECT_GT(planner.acceptance(kNgram, 20000, 7)[0], planner.acceptance(kNgram, 20000, 0)[0] + 0.3);
   v.found[kNgram] = {8, 7};
-  const int good = one_round(planner, v, test::all).gamma;
+  const int good = one_round(planner, v, all).gamma;
   v.found[kNgram] = {8, 0};
   EXPECT_LT(planner.decide(v).gamma, good);
 }
@@ -180,7 +180,7 @@ TEST(Planner, LookupsThatFailCostNoMoreThanMayBeLost) {
   v.found[0] = {16, 7};
   double lost = 0;
   for (int round = 0; round < 100; ++round) {
-    lost += one_round(planner, v, test::none).gamma / 4.0;
+    lost += one_round(planner, v, none).gamma / 4.0;
     EXPECT_LE(lost, 1.1 * (lookups.loss_free + lookups.loss_share * round)) << round;
   }
   EXPECT_GT(lost, 1);
@@ -206,7 +206,7 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
   for (int round = 0; round < 60; ++round) {
     RequestView v = view();
     v.found[kNgram] = {12, 7};
-    others += one_round(planner, v, test::all).arm != kNgram && round >= 5;
+    others += one_round(planner, v, all).arm != kNgram && round >= 5;
   }
   EXPECT_LE(others, 3);
   // Nor is the next request's time filled with them before its own matches come.

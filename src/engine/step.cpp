@@ -179,7 +179,8 @@ DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, boo
           .may_branch = branch,
           .tree_top_k = who.top_k,
           .shape = shape.size() > 0 && (branches || !shape.branches()) ? &shape : nullptr,
-          .stop_below = who.stop_below},
+          .stop_below = who.stop_below,
+          .unchecked = !who.plan.verify},
       .tree = &who.drafters[drafter].tree,
       .check = who.thinned.get(),
   };

@@ -175,7 +175,11 @@ class Self final : public Proposer {
   // On a device, chains run blind (follower_blind.cpp).
   // What is left of open_ needs the host at every level.
   void run_blind() {
-    const auto blind = [this](const Draft* draft) { return draft->chain() && !(lookup_ && (staged_ || !draft->given())); };
+    const auto blind = [this](const Draft* draft) {
+      const DraftTask& task = *draft->task;
+      return draft->chain() && !(task.limits.unchecked && task.sequence->needs_drafts_here()) &&
+          !(lookup_ && (staged_ || !draft->given()));
+    };
     blind_.clear();
     for (Draft* draft : open_)
       if (blind(draft) && int(blind_.size()) < max_rows_) blind_.push_back(draft);
