@@ -36,11 +36,11 @@ class Alarm : public testing::Test {
   // A request in which the drafter guesses `rounds` times: the first token comes of the prompt, and the last one of a round that
   // has no room for a guess.
   std::string warning_after(int rounds, const char* proposer = "eagle3") {
-    Request request = test::request(test::random_prompt(20, 256, 3), rounds + 2);
+    auto request = test::request(test::random_prompt(20, 256, 3), rounds + 2);
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 1;
     request.sampling.allowed_token_ids = {kSaid};
-    const Generation run = test::generate(*engine, request);
+    const auto run = test::generate(*engine, request);
     EXPECT_TRUE(run.lossless);
     EXPECT_EQ(run.tokens, std::vector<int32_t>(size_t(rounds) + 2, kSaid));
     if (proposer == std::string("eagle3") && drafter->guess == kNeverSaid) { EXPECT_EQ(run.rounds, rounds); }
@@ -87,7 +87,7 @@ TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
   auto plan = plan_request(test::request({1}, 10), {}, 16);
   ASSERT_TRUE(plan.ok());
   plan->proposer = "auto", plan->drafters = {"eagle3", "ngram"}, plan->gamma = plan->nodes = 1;
-  Request request = test::request(test::random_prompt(20, 256, 3), 20);
+  auto request = test::request(test::random_prompt(20, 256, 3), 20);
   request.sampling.allowed_token_ids = {kSaid};
   auto run = Solo::make(parts, *plan, request);
   ASSERT_TRUE(run.ok() && (*run)->prefill(nullptr).ok());

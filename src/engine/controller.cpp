@@ -148,7 +148,7 @@ RequestView Controller::view_of(const Running& who) const {
       .context_len = who.sequence.committed_len,
       .room = std::min(kMaxPlannedDraft, who.most_depth()),
       .nodes = who.rule->takes_branches() ? int(std::min<int64_t>(who.plan.planned_nodes, entries_left)) : 0,
-      .guess_ms = who.grammar() ? masks_.guess_ms() : 0,
+      .guess_ms = who.grammar() ? masks_.guess_ms(!who.plan.greedy()) : 0,
       .prepared = who.prepared || who.chooses_blocks() ? kSelf : -1,
   };
   if (who.plan.paced) {
@@ -258,7 +258,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   bool tells = true;
   if (report.masked > 0 && parts_.backend->asynchronous()) {
     const double usual = table_.verify.ms(shape);
-    pass = masks_.record(pass, usual, report.masks_ms, report.masked_rows - report.masked), tells = pass != usual;
+    pass = masks_.record(pass, usual, report.masks_ms, report.masked_rows - report.masked, report.drawn), tells = pass != usual;
   }
   if (report.learning > 0 && parts_.backend->asynchronous()) {
     // There the host sees only the whole: beyond what such a pass takes else, it is for learning.

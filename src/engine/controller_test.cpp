@@ -71,7 +71,7 @@ class TreesUnderAuto : public testing::Test {
     return seen;
   }
   static Request request(double temperature) {
-    Request out = test::request(random_prompt(60, 256, 8), 150);
+    auto out = test::request(random_prompt(60, 256, 8), 150);
     out.sampling.temperature = temperature;
     out.sampling.allowed_token_ids = {3, 17, 40, 41, 99};  // random heads are right now and then
     return out;
@@ -92,14 +92,14 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
           .context_len = 384,
           .prefix_caching = caching,
           .drafters = {{.path = tiny_path("eagle3")}}});
-      Request turn = request(random_prompt(60, 256, 8), answer);
+      auto turn = request(random_prompt(60, 256, 8), answer);
       turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
       turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;
-      const Generation first = generate(*engine, turn);
+      const auto first = generate(*engine, turn);
       turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
       turn.prompt.insert(turn.prompt.end(), {5, 6, 7});
       turn.max_tokens = 60;
-      const Generation second = generate(*engine, turn);
+      const auto second = generate(*engine, turn);
       EXPECT_EQ(second.reused_tokens, caching ? (60 + answer - 1) / kPageLen * kPageLen : 0);
       guessed[caching] = second.draft_rounds;
     }
@@ -111,7 +111,7 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
 
 // A short request begins at once: nobody copies the weights of a large model for drafts that it will not make.
 TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
-  Request asked = request(0);
+  auto asked = request(0);
   asked.speculation.draft_weights = "q4_0";
   asked.speculation.proposer = "auto";
   EXPECT_EQ(generate(*engine, asked).tokens, plain_stream(*engine, asked));
@@ -123,7 +123,7 @@ TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
 
 TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
   for (const double temperature : {0.0, 0.8}) {
-    const Request asked = request(temperature);
+    const auto asked = request(temperature);
     const Seen seen = run(asked, 0.001);
     EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
     EXPECT_GT(seen.trees, 10);
@@ -134,7 +134,7 @@ TEST_F(TreesUnderAuto, GiveThePlainStreamAndAreAskedForWhereRowsAreCheap) {
 
 TEST_F(TreesUnderAuto, StayAsDeepAsPlannedUnderGrammars) {
   for (const double temperature : {0.0, 0.8}) {
-    Request asked = request(temperature);
+    auto asked = request(temperature);
     asked.sampling.allowed_token_ids = {64, 65, 66, 67, 68, 69, 70, 71, 72, 73};  // a to j
     asked.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-h]{4}(ij){10}){99}"};
     EXPECT_EQ(run(asked, 0.001).tokens, plain_stream(*engine, asked));
@@ -142,14 +142,14 @@ TEST_F(TreesUnderAuto, StayAsDeepAsPlannedUnderGrammars) {
 }
 
 TEST_F(TreesUnderAuto, AreNotAskedForWhereEveryRowCostsAsMuchAsTheFirst) {
-  const Request asked = request(0.8);
+  const auto asked = request(0.8);
   const Seen seen = run(asked, 10);
   EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
   EXPECT_LE(seen.trees, seen.rounds / 10);
 }
 
 TEST_F(TreesUnderAuto, SelfThatIsPacedGuessesHoweverDearItIs) {
-  Request asked = request(0.8);
+  auto asked = request(0.8);
   asked.speculation = {.proposer = "self", .rule = "match"};
   const Seen seen = run(asked, 10);
   EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
@@ -157,7 +157,7 @@ TEST_F(TreesUnderAuto, SelfThatIsPacedGuessesHoweverDearItIs) {
 }
 
 TEST_F(TreesUnderAuto, AreDrawnUnderRuleRatioAndLeftOutUnderRulesThatTakeNone) {
-  Request asked = request(0.8);
+  auto asked = request(0.8);
   asked.speculation.rule = "ratio";
   const Seen drawn = run(asked, 0.001);
   EXPECT_GT(drawn.trees, 10);
@@ -169,7 +169,7 @@ TEST_F(TreesUnderAuto, AreDrawnUnderRuleRatioAndLeftOutUnderRulesThatTakeNone) {
 }
 
 TEST_F(TreesUnderAuto, AreTheRequestsOwnWhereItAskedForSome) {
-  const Request asked = request(0.8);
+  const auto asked = request(0.8);
   const Seen seen = run(asked, 0.001, 7);
   EXPECT_EQ(seen.tokens, plain_stream(*engine, asked));
   EXPECT_EQ(seen.chains, 0) << "every guess of the drafter may branch";

@@ -210,7 +210,7 @@ class Whole : public testing::Test {
     return test::load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
   }
   static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
-    Request request = test::request(random_prompt(prompt_len, 256, 5), max_tokens);
+    auto request = test::request(random_prompt(prompt_len, 256, 5), max_tokens);
     request.sampling.temperature = 0.8;
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 5;
@@ -222,7 +222,7 @@ class Whole : public testing::Test {
 TEST_F(Whole, PromptsAroundTheChunkLengthGiveTheTokensOfOneChunk) {
   auto one = load(256), chunks = load(64);
   for (const int len : {1, 2, 3, 63, 64, 65, 66, 127, 128, 129, 130}) {
-    const Request r = request(len, 20);
+    const auto r = request(len, 20);
     EXPECT_EQ(generate(*chunks, r).tokens, generate(*one, r).tokens) << len;
     EXPECT_EQ(generate(*chunks, r).tokens, plain_stream(*one, r)) << len;
   }
@@ -232,7 +232,7 @@ TEST_F(Whole, EmitsExactlyMaxTokensAndNamesTheReason) {
   auto engine = load();
   for (const char* proposer : {"none", "self"})
     for (const int max_tokens : {1, 2, 5, 6, 7, 40}) {
-      const Generation run = generate(*engine, request(50, max_tokens, proposer));
+      const auto run = generate(*engine, request(50, max_tokens, proposer));
       EXPECT_EQ(int(run.tokens.size()), max_tokens);
       EXPECT_EQ(run.finish, FinishReason::Length);
     }
@@ -253,7 +253,7 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
   for (size_t at = 3; at < 40; at += 4) {
     const int32_t stop = all[at];
     const size_t first = size_t(std::find(all.begin(), all.end(), stop) - all.begin());
-    Request r = request(150, 60);
+    auto r = request(150, 60);
     r.speculation.policy = "full";  // every draft is kept, so most stops fall inside a run
     r.stop_ids = {stop};
     std::vector<TokenEvent> events;
@@ -269,7 +269,7 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
 
 TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
   auto engine = load();
-  Request r = request(60, 12);
+  auto r = request(60, 12);
   r.sampling.temperature = 0.0;
   const auto all = plain_stream(*engine, r);
   // The model's own end ids stop a request unless ignored: make one of its tokens an end id by the request.
@@ -281,9 +281,9 @@ TEST_F(Whole, IgnoreEosTreatsItAsAnOrdinaryToken) {
 
 TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
   auto engine = load(64, 96);
-  Request empty = request(1, 5), outside = request(5, 5), negative = request(5, 5), none = request(5, 5);
+  auto empty = request(1, 5), outside = request(5, 5), negative = request(5, 5), none = request(5, 5);
   empty.prompt.clear(), outside.prompt[2] = 260, negative.prompt[0] = -1, none.max_tokens = 0;
-  Request metric = request(50, 5), spread = request(50, 5);
+  auto metric = request(50, 5), spread = request(50, 5);
   metric.speculation.metric = "entropy";
   spread.speculation.metric = "logit";
   const std::pair<const char*, Request> cases[] = {
@@ -338,7 +338,7 @@ TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
 TEST_F(Whole, SameSeedSameTokensOtherSeedOtherTokens) {
   auto engine = load();
   for (const char* rule : {"match", "ratio"}) {
-    Request r = request(50, 30);
+    auto r = request(50, 30);
     r.speculation.rule = rule;
     const auto a = generate(*engine, r).tokens;
     EXPECT_EQ(generate(*engine, r).tokens, a) << rule;
@@ -349,10 +349,10 @@ TEST_F(Whole, SameSeedSameTokensOtherSeedOtherTokens) {
 
 TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
   auto engine = load();
-  Request r = request(150, 30);
+  auto r = request(150, 30);
   r.speculation.policy = "streamingllm";
   r.speculation.verify = false;
-  const Generation run = generate(*engine, r);
+  const auto run = generate(*engine, r);
   EXPECT_FALSE(run.lossless);
   EXPECT_EQ(run.tokens.size(), 30u);
   EXPECT_NE(run.tokens, plain_stream(*engine, r)) << "this model forgets";
@@ -360,21 +360,21 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
 
 TEST(Experts, ThatAStepReadsAreCounted) {
   auto engine = load({.model = tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
-  Request request = test::request(random_prompt(60, 256, 1), 20);
-  const Generation plain = generate(*engine, request);
+  auto request = test::request(random_prompt(60, 256, 1), 20);
+  const auto plain = generate(*engine, request);
   EXPECT_GT(plain.steps, 0);
   EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each
   request.speculation.proposer = "self";
-  const Generation drafted = generate(*engine, request);
+  const auto drafted = generate(*engine, request);
   EXPECT_GT(drafted.experts_per_step(), 6);
   EXPECT_GT(engine->stats().experts_read, plain.experts_read + drafted.experts_read);  // the prompts' as well
 }
 
 TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   auto engine = load();
-  Request sparse = request(200, 20), full = request(200, 20);
+  auto sparse = request(200, 20), full = request(200, 20);
   full.speculation.policy = "full";
-  const Generation a = generate(*engine, sparse), b = generate(*engine, full);
+  const auto a = generate(*engine, sparse), b = generate(*engine, full);
   EXPECT_LT(double(a.kv_bytes_read) / double(a.rounds), double(b.kv_bytes_read) / double(b.rounds));
 }
 

@@ -51,15 +51,16 @@ TEST(Planner, LeavesGuessesWhoseMasksTakeMoreThanTheyBring) {
   v.arms = 1 << kNgram, v.found[kNgram] = {8, 7};
   MaskCosts masks;
   for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(masks.record(5, 4, 2, 0), 4);
-    EXPECT_EQ(masks.record(5 + 8 * 0.5, 4, 2, 8), 7);
+    EXPECT_EQ(masks.record(5, 4, 2, 0, true), 4);
+    EXPECT_EQ(masks.record(5 + 8 * 0.5, 4, 2, 8, true), 7);
   }
-  EXPECT_NEAR(masks.guess_ms(), 0.5, 0.01);
-  EXPECT_EQ(masks.record(3, 4, 2, 0), 3);
+  EXPECT_NEAR(masks.guess_ms(true), 0.5, 0.01);
+  EXPECT_EQ(masks.guess_ms(false), 0);
+  EXPECT_EQ(masks.record(3, 4, 2, 0, true), 3);
   int last = 9;
   for (const double times : {0, 4, 16}) {
     Planner planner(known_table(), options());
-    v.guess_ms = times * masks.guess_ms();
+    v.guess_ms = times * masks.guess_ms(true);
     const int guesses = planner.decide(v).gamma;
     EXPECT_LT(guesses, last);
     last = guesses;

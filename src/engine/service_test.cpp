@@ -24,7 +24,7 @@ EngineOptions tiny(int seqs, int64_t context_len = 1024) {
 }
 
 Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
-  Request request = test::request(random_prompt(prompt_len, 256, seed), max_tokens);
+  auto request = test::request(random_prompt(prompt_len, 256, seed), max_tokens);
   request.sampling.temperature = 1.0;
   request.sampling.seed = seed;
   request.speculation.proposer = "none";

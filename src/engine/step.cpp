@@ -256,7 +256,8 @@ void Step::forward(const StepPlan& plan) {
     report_.learning += who.learns && who.policy;
     report_.entries += who.sequence.committed_len;
     report_.sparse |= who.check != nullptr;
-    if (who.grammar()) ++report_.masked, report_.masked_rows += who.tree().size + 1;
+    if (who.grammar())
+      ++report_.masked, report_.masked_rows += who.tree().size + 1, report_.drawn |= who.tree().size > 0 && !who.plan.greedy();
   }
   verify_rows = rows;
   report_.decodes = int(verified_.size()), report_.verify_rows = int(rows), report_.chunks = int(plan.chunks.size());

@@ -19,6 +19,7 @@ struct StepReport {
   int decodes = 0, verify_rows = 0, learning = 0;   // requests, their rows, how many of them learned a selection
   double masks_ms = 0;                              // of pass_ms, waited for masks of grammars
   int masked = 0, masked_rows = 0;                  // requests with grammars, their rows
+  bool drawn = false;                               // some of their guesses are not greedy
   int64_t entries = 0;                              // read by the requests that decoded
   uint64_t experts_read = 0;                        // distinct experts of every layer, of drafts and of the pass
   uint64_t launched = 0;                            // kernels one by one, as in a list that is new

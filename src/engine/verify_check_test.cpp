@@ -41,7 +41,7 @@ TEST(SparseVerification, ThatLeavesOutNothingIsExactBitForBit) {
       request.speculation.proposer = proposer;
       for (const SparseVerification& how : {SparseVerification{.ratio = 1}, SparseVerification{.ratio = 0.01, .dense_len = 256},
                SparseVerification{.ratio = 0.99, .dense_len = 0, .block = 200, .recent_blocks = 9}}) {
-        const Generation g = generate(*engine, sparse(request, how));
+        const auto g = generate(*engine, sparse(request, how));
         EXPECT_EQ(g.tokens, plain) << name << " " << how.ratio;
         EXPECT_TRUE(g.lossless);
         EXPECT_EQ(g.approximation.passes, 0);
@@ -59,7 +59,7 @@ TEST(SparseVerification, SaysWhatAttentionLeftOut) {
       const SparseVerification how{.ratio = 0.1, .dense_len = 64, .block = 16, .scope = scope};
       for (const char* proposer : {"none", "ngram", "suffix", "auto"}) {
         request.speculation.proposer = proposer;
-        const Generation g = generate(*engine, sparse(request, how));
+        const auto g = generate(*engine, sparse(request, how));
         EXPECT_EQ(g.tokens.size(), 24u);
         EXPECT_FALSE(g.lossless);
         const Approximation& a = g.approximation;
@@ -79,13 +79,13 @@ TEST(SparseVerification, LayersBehindAnAnchorReadItsBlocks) {
   const SparseVerification how{.dense_len = 64, .block = 16, .reuse_layers = true};
   expect_error(engine->generate(sparse(request, how)), "--verify-reuse calibrated needs a calibration");
   engine->parts().calibration = made_up(*engine);
-  const Generation g = generate(*engine, sparse(request, how));
+  const auto g = generate(*engine, sparse(request, how));
   EXPECT_EQ(int(g.approximation.reuse_layers.size()), layers - 1);
 }
 
 TEST(SparseVerification, LeavesOutChannelsAndExperts) {
   const auto dense = tiny("llama", 256);
-  const Generation thin = generate(*dense, sparse(random_request(*dense, 60, 5, 16), {.ratio = 1, .channel_threshold = 0.05}));
+  const auto thin = generate(*dense, sparse(random_request(*dense, 60, 5, 16), {.ratio = 1, .channel_threshold = 0.05}));
   EXPECT_FALSE(thin.lossless);
   EXPECT_GT(thin.approximation.channels_skipped, 0);
   EXPECT_EQ(thin.approximation.channels_skipped, thin.approximation.channel_rows_below)
@@ -93,7 +93,7 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
   for (const char* name : {"qwen3-moe", "gpt-oss"}) {
     const auto engine = tiny(name, 256);
     const Request asked = random_request(*engine, 60, 5, 16);
-    const Generation plain = generate(*engine, asked);
+    const auto plain = generate(*engine, asked);
     for (const char* mode : {"literal", "graded"})
       expect_error(engine->generate(sparse(asked, {.ratio = 1, .skip_experts = 1, .expert_mode = mode})), "--calibrate-verify");
     engine->parts().calibration = made_up(*engine);
@@ -112,15 +112,15 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
 // Lossy K and V never serve an exact request, and an exact request beside a lossy one says what it says alone.
 TEST(SparseVerification, KeepsToItself) {
   const auto engine = load({.model = wren_path(), .threads = 2, .context_len = 1024});
-  const Request exact = request(copying_prompt(engine->tokenizer(), 500, 3), 24);
+  const auto exact = request(copying_prompt(engine->tokenizer(), 500, 3), 24);
   const auto expected = generate(*load({.model = wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
-  const Request lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
-  const Generation first = generate(*engine, lossy);
+  const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
+  const auto first = generate(*engine, lossy);
   EXPECT_FALSE(first.lossless);
   Request longer = exact;  // a next turn behind the lossy answer
   longer.prompt.insert(longer.prompt.end(), first.tokens.begin(), first.tokens.end());
   EXPECT_EQ(generate(*engine, longer).reused_tokens, 0) << "what the lossy request left behind";
-  const Generation after = generate(*engine, exact);
+  const auto after = generate(*engine, exact);
   EXPECT_GT(after.reused_tokens, 0) << "of the exact one";
   EXPECT_EQ(after.tokens, expected);
   EXPECT_EQ(generate(*engine, lossy).reused_tokens, 0);
@@ -157,7 +157,7 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
       request.speculation.sparse = how;
       for (const char* proposer : {"self", "staged", "cascade"}) {
         request.speculation.proposer = proposer;
-        const Generation g = generate(*engine, request);
+        const auto g = generate(*engine, request);
         EXPECT_EQ(g.tokens, plain) << name << " " << proposer;
         EXPECT_TRUE(g.lossless);
         EXPECT_FALSE(g.approximation.any());
@@ -177,12 +177,12 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
 TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   const auto load = [] { return test::load({.model = wren_path(), .threads = 2, .context_len = 1024}); };
   const auto engine = load();
-  const Request exact = request(copying_prompt(engine->tokenizer(), 360, 3), 48);
+  const auto exact = request(copying_prompt(engine->tokenizer(), 360, 3), 48);
   const auto expected = generate(*load(), exact).tokens;
   Request thin = exact;
   thin.speculation.proposer = "staged", thin.speculation.num_tokens = 12;
   thin.speculation.sparse = {.drafts = true, .dense_len = 64, .block = 16, .channel_threshold = 0.05};
-  const Generation first = generate(*engine, thin);
+  const auto first = generate(*engine, thin);
   EXPECT_EQ(first.tokens, expected);
   EXPECT_TRUE(first.lossless);
   EXPECT_GT(first.accepted, first.rounds) << "copying is easy";
@@ -191,10 +191,10 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   EXPECT_EQ(generate(*engine, thin).tokens, expected) << "on pages of its own";
   Request next = exact;
   next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
-  const Generation longer = generate(*engine, next);
+  const auto longer = generate(*engine, next);
   EXPECT_GT(longer.reused_tokens, int64_t(exact.prompt.size())) << "what the thinned drafts' request left behind";
   EXPECT_EQ(longer.tokens, generate(*load(), next).tokens);
-  const Request lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16});
+  const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16});
   auto a = engine->submit(thin), b = engine->submit(lossy), c = engine->submit(exact), d = engine->submit(thin);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
   for (auto* stream : {&a, &c, &d}) {
@@ -207,7 +207,7 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
 
 TEST(SparseVerification, RefusesWhatIsNotThere) {
   const auto llama = tiny("llama", 128), nsa = tiny("nsa-std", 128), moe = tiny("qwen3-moe", 128);
-  Request request = test::request({1, 2, 3}, 4);
+  auto request = test::request({1, 2, 3}, 4);
   const auto expect = [&](Engine& engine, SparseVerification how, const std::string& part) {
     expect_error(engine.generate(sparse(request, how)), part);
   };

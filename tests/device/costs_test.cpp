@@ -10,7 +10,7 @@ using namespace test;
 // Backend `late` says that next to all of a round's time went before the mark, which stands between drafts and pass.
 TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
   auto engine = tiny_engine("qwen3-tied", "late");
-  const Generation run = generate(*engine, self_drafting(random_prompt(170, 256, 4), 40, 0.3, 4, "vegas"));
+  const auto run = generate(*engine, self_drafting(random_prompt(170, 256, 4), 40, 0.3, 4, "vegas"));
   EXPECT_GT(run.drafted, 0);
   EXPECT_LT(run.milliseconds.verify, 0.1 * run.milliseconds.draft);
 }

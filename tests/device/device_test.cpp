@@ -43,7 +43,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
     Equality equality(*engine);
     for (const auto& policy : Register<SparsePolicy>::all())
       for (const double ratio : {0.07, 0.3}) {
-        Request request = self_drafting(random_prompt(170, 256, 4), 60, ratio, kGammas[turn % 5], policy.name);
+        auto request = self_drafting(random_prompt(170, 256, 4), 60, ratio, kGammas[turn % 5], policy.name);
         request.speculation.min_tokens = 12;
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {}", model, policy.name, ratio));
       }
@@ -62,15 +62,15 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   Together together(*engine);
   int64_t accepted = 0;
   for (int i = 0; i < 12; ++i) {
-    Request request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
+    auto request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
     request.sampling.temperature = i % 3 ? 0.9 : 0.0;
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
     if (i % 5 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
-    const Generation plain = generate(*engine, request);
+    const auto plain = generate(*engine, request);
     for (const char* proposer : {"suffix", "auto", "self"}) {
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.ratio = 0.3, o.num_tokens = 4, o.tree_tokens = i % 2 ? 6 : 0;
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       expect_same_output(run, plain, fmt::format("{} {}", proposer, i));
       accepted += run.accepted;
       together.add(request);
@@ -108,7 +108,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
     Equality equality(*engine);
     for (const char* policy : {"vegas", "quest", "streamingllm"})
       for (const int beside : {0, 6}) {
-        Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, kGammas[turn % 5], policy);
+        auto request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, kGammas[turn % 5], policy);
         request.speculation.min_tokens = 12;
         request.speculation.tree_tokens = beside;
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} beside {}", kv, policy, beside));
@@ -125,7 +125,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
     auto engine = load(tiny(model));
     Equality equality(*engine);
     for (const char* weights : {"target", "q8_0"}) {
-      Request request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, 2 + turn % 6);
+      auto request = self_drafting(random_prompt(170, 256, 4), 60, 0.3, 2 + turn % 6);
       request.speculation.draft_weights = weights;
       equality.expect_plain_stream(request, turn++, fmt::format("{} drafts {}", model, weights));
     }
@@ -152,14 +152,14 @@ TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
     for (const SparseVerification& how : kLeftOut)
       for (const char* proposer : {"self", "staged"}) {
         if (!goes_with(*engine, how)) continue;
-        Request request = test::request(phrases(170, 40, 4), 60);
+        auto request = test::request(phrases(170, 40, 4), 60);
         request.speculation.proposer = proposer;
         request.speculation.num_tokens = kGammas[turn % 5];
         set_sampling(request, turn++);
         const auto plain = plain_stream(*engine, request);
         request.speculation.sparse = how;
         request.speculation.sparse.drafts = true;
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         EXPECT_EQ(run.tokens, plain) << model << " " << proposer << " " << turn;
         EXPECT_TRUE(run.lossless);
         EXPECT_GT(run.thinned.passes, 0);
@@ -180,14 +180,14 @@ TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
     auto reference = tiny_engine(model, "reference");
     for (const SparseVerification& how : kLeftOut) {
       if (!goes_with(*engine, how)) continue;
-      Request exact = test::request(phrases(170, 40, 4), 40);
+      auto exact = test::request(phrases(170, 40, 4), 40);
       exact.speculation.proposer = turn++ % 2 ? "ngram" : "none";
       const auto plain = plain_stream(*engine, exact);
       Request lossy = exact;
       lossy.speculation.sparse = {.on = true, .ratio = 1};
       EXPECT_EQ(generate(*engine, lossy).tokens, plain);
       lossy.speculation.sparse = how, lossy.speculation.sparse.on = true;
-      const Generation alone = generate(*engine, lossy);
+      const auto alone = generate(*engine, lossy);
       const Approximation& a = alone.approximation;
       EXPECT_EQ(alone.lossless, a.passes == 0);
       EXPECT_EQ(a.passes > 0, a.entries_read + a.channels_skipped + a.experts_skipped > 0);
@@ -208,7 +208,7 @@ TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
     auto engine = load(tiny(model));
     for (int kind = 0; kind < kNumKinds; ++kind) {
       Request request = request_of_kind(*engine, kind, phrases(160, 40, uint64_t(kind)), 50);
-      const Generation plain = generate_plain(*engine, request);
+      const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         expect_same_output(generate(*engine, request), plain, fmt::format("{} kind {} {}", model, kind, name_of(method)));
@@ -241,7 +241,7 @@ TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   int turn = 0;
   for (const double ratio : {0.03, 0.07})
     for (const int gamma : {1, 4, 7, 15}) {
-      Request request = self_drafting(prompt, 96, ratio, gamma);
+      auto request = self_drafting(prompt, 96, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -259,11 +259,11 @@ TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
       auto engine =
           load({.model = "llama-3.2-1b", .random_weights = type, .device = device_, .context_len = 5200, .chunk_len = chunk});
       for (const char* proposer : {"none", "self"}) {
-        Request request = self_drafting(random_prompt(5000, 128256, 4), 40, 0.07, 7);
+        auto request = self_drafting(random_prompt(5000, 128256, 4), 40, 0.07, 7);
         request.sampling.temperature = 0.8, request.sampling.seed = 3;
         request.sampling.logprobs = 0;
         request.speculation.proposer = proposer;
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         accepted += run.accepted;
         if (first.tokens.empty()) first = run;
         EXPECT_EQ(run.tokens, first.tokens) << type << ' ' << proposer << " chunk " << chunk;
@@ -282,7 +282,7 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
       EngineOptions options = tiny(model);
       options.chunk_len = chunk;
       auto engine = load(options);
-      Request request = test::request(random_prompt(150, 256, 9), 40);
+      auto request = test::request(random_prompt(150, 256, 9), 40);
       request.sampling.temperature = 0.8, request.sampling.seed = 3;
       const auto stream = plain_stream(*engine, request);
       if (whole.empty()) whole = stream;
@@ -338,7 +338,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
           auto engine = tiny_engine(model, device);
-          Request request = test::request(random_prompt(170, 256, 4), 50);
+          auto request = test::request(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
           SpeculationOptions& o = request.speculation;
@@ -367,11 +367,11 @@ TEST(LateDevice, DecidesTreesByMatch) {
     options.drafters.push_back({.path = tiny_path("echo-eagle3")});
     auto engine = load(options);
     const auto rule_of = [&](const char* proposer, int beside, const char* asked = "") {
-      Request request = test::request(random_prompt(40, 250, 4), 30);
+      auto request = test::request(random_prompt(40, 250, 4), 30);
       request.sampling.temperature = 0.5, request.sampling.seed.reset();
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.tree_tokens = beside, o.rule = asked;
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       request.sampling.seed = run.seed;
       if (run.rule == "match") { EXPECT_EQ(run.tokens, plain_stream(*engine, request)); }
       return run.rule;
@@ -397,12 +397,12 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
           const int prompt = 30 + 70 * (turn++ % 3);
-          Request asked = test::request(random_prompt(prompt, 250, uint64_t(turn)), 60);
+          auto asked = test::request(random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
           const auto plain = plain_stream(*engine, asked);
           asked.speculation.proposer = engine->parts().learned.at(0).name;
           asked.speculation.num_tokens = 1 + turn % 5, asked.speculation.tree_tokens = beside;
-          const Generation run = generate(*engine, asked);
+          const auto run = generate(*engine, asked);
           EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
           kept += run.accepted, dropped += run.drafted - run.accepted;
         }
@@ -419,7 +419,7 @@ TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      Request wanted = test::request(random_prompt(60, 250, uint64_t(i)), 60);
+      auto wanted = test::request(random_prompt(60, 250, uint64_t(i)), 60);
       wanted.sampling.temperature = i % 2 ? 0.5 : 0.0;
       const auto said = plain_stream(*engine, wanted);
       if (i < 5) wanted.sampling.bad_words = {{said[20], said[21]}};
@@ -428,7 +428,7 @@ TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
       asked.speculation.proposer = name == "self" ? name : engine->parts().learned.at(0).name;
       asked.speculation.num_tokens = 5, asked.speculation.tree_tokens = i > 1 && name != "self" ? 6 : 0;
       const uint64_t before = engine->parts().backend->counters().waits;
-      const Generation run = generate(*engine, asked);
+      const auto run = generate(*engine, asked);
       EXPECT_GT(run.accepted, 2) << name << " " << i;
       if (i < 4) { EXPECT_LE(engine->parts().backend->counters().waits - before, uint64_t(2 * run.steps + 4)) << name << i; }
     }
@@ -445,7 +445,7 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      Request asked = test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
+      auto asked = test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
       asked.sampling.temperature = i % 2 ? 0.5 : 0.0;
       together.add(asked).speculation.proposer = "auto";
     }
@@ -466,7 +466,7 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
           options.drafters.push_back({.path = tiny_path(name)});
           options.chunk_len = runs.empty() ? 512 : 40;
           auto engine = load(options);
-          Request request = test::request(random_prompt(100, 250, 4), 60);
+          auto request = test::request(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.temperature = 2;
           SpeculationOptions& o = request.speculation;

@@ -34,7 +34,7 @@ TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
     for (const int prompt_len : {40, 190, 190})  // the last begins with pages of the one before
       for (const auto& [temperature, rule] : {std::pair{0.0, "match"}, {0.8, "match"}, {0.8, "ratio"}}) {
         const Request request = drafting(random_prompt(prompt_len, 256, 5), 40, 4, temperature, rule);
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         drafted += run.drafted, accepted += run.accepted;
         if (rule[0] == 'm') { EXPECT_EQ(run.tokens, plain_stream(*engine, request)) << c.name << " T " << temperature; }
       }

@@ -12,7 +12,7 @@ constexpr int kTokens = 4, kChoices = 3;
 using Path = std::vector<int32_t>;
 
 Request drawn(const Path& prompt, int64_t tokens) {
-  Request request = test::request(prompt, tokens);
+  auto request = test::request(prompt, tokens);
   request.sampling.temperature = 1, request.sampling.top_k = kChoices;
   request.ignore_eos = true;
   return request;
@@ -38,7 +38,7 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
       Request request = drawn(so_far, 1);
       request.sampling.logprobs = kChoices;
       request.speculation.proposer = "none";
-      const Generation next = test::generate(*engine, request);
+      const auto next = test::generate(*engine, request);
       ASSERT_EQ(next.top.size(), 1u);
       double sum = 0;
       for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][size_t(j)].logprob));

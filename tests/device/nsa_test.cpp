@@ -43,12 +43,12 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
     EngineOptions with = options();
     with.chunk_len = chunk;
     auto engine = load(with);
-    Request request = test::request(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
+    auto request = test::request(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    const Generation plain = generate_plain(*engine, request);
+    const auto plain = generate_plain(*engine, request);
     for (const Way& way : kWays) {
       set_method(request, way.proposer, way.chain, way.beside);
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       expect_same_output(run, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
       accepted += run.accepted, drafted += run.drafted;
     }
@@ -68,7 +68,7 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   auto crowded = load(tight);
   Together together(*alone);
   for (int i = 0; i < 10; ++i) {
-    Request asked = test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
+    auto asked = test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
     asked.sampling.temperature = i % 3 ? 0.0 : 0.8, asked.priority = i % 3;
     const Way& way = kWays[size_t(i) % std::size(kWays)];
     set_method(together.add(asked), way.proposer, way.chain, way.beside);
@@ -81,9 +81,9 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
 // Choices that nothing shares are those of class strict; a choice that layers reuse is the row's own, whatever is drafted.
 TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
   auto engine = load(options());
-  Request request = test::request(copying_prompt(engine->tokenizer(), 1100, 9), 96);
+  auto request = test::request(copying_prompt(engine->tokenizer(), 1100, 9), 96);
   request.sampling.temperature = 0;
-  const Generation plain = generate_plain(*engine, request);
+  const auto plain = generate_plain(*engine, request);
   const auto run_class = [&](const Way& way, const char* name, const char* layers, int group_rows) {
     set_method(request, way.proposer, way.chain, way.beside);
     request.speculation.precision_class = name;

@@ -57,12 +57,12 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
   constexpr Method kMethods[] = {{"self", 0}, {"self", 6}, {"ngram", 0}, {"suffix", 0}, {"eagle3", 0}, {"eagle3", 6}};
   int64_t drafted = 0, accepted = 0;
   for (int i = 0; i < kSchemas; ++i) {
-    Request request = test::request(random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
+    auto request = test::request(random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
     request.sampling.temperature = i % 3 == 0 ? 0.0 : 0.9;
     request.sampling.seed = uint64_t(i);
     ban_blanks(*engine, request);
     request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
-    const Generation plain = generate(*engine, request);
+    const auto plain = generate(*engine, request);
     const std::string what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
     expect_kept(request.structured, plain);
     EXPECT_EQ(plain.drafted, 0) << what;
@@ -71,7 +71,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
       o.proposer = method.proposer, o.tree_tokens = method.tree_tokens;
       o.num_tokens = 2 + i % 5;
       o.ngram_min = 1, o.ngram_max = 2, o.suffix_factor = 3, o.ratio = 0.4;
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       ASSERT_EQ(run.text, plain.text) << what << " " << method.proposer;
       ASSERT_EQ(run.tokens, plain.tokens) << what << " " << method.proposer;
       ASSERT_EQ(run.finish, plain.finish) << what << " " << method.proposer;
@@ -88,7 +88,7 @@ TEST_F(Schemas, AreKeptUnderRuleRatio) {
   const std::vector<std::string> schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
-      Request request = test::request(random_prompt(20, 256, i), 60);
+      auto request = test::request(random_prompt(20, 256, i), 60);
       request.sampling.temperature = 1, request.sampling.seed = i;
       ban_blanks(*engine, request);
       request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};

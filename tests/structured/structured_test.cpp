@@ -20,7 +20,7 @@ class Structured : public testing::Test {
     return {.model = tiny_path("qwen3-tied"), .threads = 2, .context_len = 256, .max_num_seqs = 1};
   }
   static Request request(StructuredOutput structured, int seed, int64_t max_tokens = 60) {
-    Request out = test::request(phrases(60, 30, uint64_t(seed)), max_tokens);
+    auto out = test::request(phrases(60, 30, uint64_t(seed)), max_tokens);
     out.sampling.temperature = seed % 2 ? 0.9 : 0.0;
     out.sampling.seed = uint64_t(seed);
     out.structured = std::move(structured);
@@ -45,12 +45,12 @@ TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
   int64_t accepted = 0, drafted = 0;
   for (int seed = 0; seed < 6; ++seed)
     for (const StructuredOutput& structured : kKinds) {
-      Request asked = request(structured, seed);
+      auto asked = request(structured, seed);
       if (seed > 3) asked.sampling.logprobs = 2, asked.sampling.presence_penalty = 0.5;
-      const Generation plain = generate_plain(*engine, asked);
+      const auto plain = generate_plain(*engine, asked);
       for (const Method& method : kMethods) {
         set_method(asked, method, 2 + seed);
-        const Generation run = generate(*engine, asked);
+        const auto run = generate(*engine, asked);
         expect_same_output(run, plain, fmt::format("{} {}", int(structured.kind), name_of(method)));
         drafted += run.drafted, accepted += run.accepted;
       }
@@ -63,10 +63,10 @@ TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
 TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
   auto engine = load(options());
   for (const char* proposer : {"self", "ngram", "suffix", "auto"}) {
-    Request asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
-    const Generation plain = generate_plain(*engine, asked);
+    auto asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
+    const auto plain = generate_plain(*engine, asked);
     asked.speculation.proposer = proposer, asked.speculation.num_tokens = 8;
-    const Generation run = generate(*engine, asked);
+    const auto run = generate(*engine, asked);
     EXPECT_EQ(run.text, "never in a hundred years");
     EXPECT_EQ(run.tokens, plain.tokens);
     EXPECT_EQ(run.finish, FinishReason::Stop);
@@ -78,7 +78,7 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
 
 TEST_F(Structured, GuessesHaveNoMasksInFreeText) {
   auto engine = load(options());
-  Request asked = request({.kind = Kind::Regex, .text = "ab[ab1-4]e"}, 0);
+  auto asked = request({.kind = Kind::Regex, .text = "ab[ab1-4]e"}, 0);
   asked.ignore_eos = true;
   auto step = make_step(*engine, asked);
   GrammarMask& mask = *step->running().grammar();
@@ -119,10 +119,10 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
   two.max_num_seqs = 2;
   auto engine = load(two);
   for (const char* proposer : {"none", "self", "ngram", "suffix"}) {
-    Request dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
+    auto dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
     dead.sampling.logit_bias = {{id_of(*engine, "X"), -100.0f}};
     dead.speculation.proposer = proposer, dead.speculation.num_tokens = 5, dead.speculation.ngram_min = 1;
-    Request other = request(kKinds[1], 2);
+    auto other = request(kKinds[1], 2);
     auto stream = engine->submit(dead), beside = engine->submit(other);
     ASSERT_TRUE(stream.ok() && beside.ok());
     std::string said;
@@ -137,7 +137,7 @@ TEST_F(Structured, AGrammarOfVeryManyReadingsEndsItsRequest) {
   auto engine = load(options());
   std::string all = "[a-z ]";
   for (std::string more = "a a"; more.size() < 160; more += " a") all = more + " | " + all;
-  Request endless = request({.kind = Kind::Grammar, .text = "root ::= a\na ::= " + all}, 1);
+  auto endless = request({.kind = Kind::Grammar, .text = "root ::= a\na ::= " + all}, 1);
   endless.max_tokens = 150, endless.ignore_eos = true, endless.speculation.proposer = "none";
   auto stream = engine->submit(endless);
   ASSERT_TRUE(stream.ok());
@@ -150,11 +150,11 @@ TEST_F(Structured, EndsWhereNothingElseIsPossible) {
   const StructuredOutput grows{.kind = Kind::Regex, .text = "a{1,12}"};
   for (const bool ignore : {true, false})
     for (const char* proposer : {"none", "self", "suffix"}) {
-      Request asked = request(grows, 1);
+      auto asked = request(grows, 1);
       asked.ignore_eos = ignore;
       if (!ignore) asked.sampling.min_tokens = 30;
       asked.speculation.proposer = proposer, asked.speculation.num_tokens = 5;
-      const Generation run = generate(*engine, asked);
+      const auto run = generate(*engine, asked);
       EXPECT_EQ(run.text, "aaaaaaaaaaaa") << proposer << ignore;
       EXPECT_EQ(run.finish, FinishReason::Stop);
     }
@@ -193,8 +193,8 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
   auto engine = load(options());
   int64_t guesses = 0;
   for (int seed = 0; seed < 8; ++seed) {
-    Request asked = request(kKinds[3], seed);
-    const Generation plain = generate_plain(*engine, asked);
+    auto asked = request(kKinds[3], seed);
+    const auto plain = generate_plain(*engine, asked);
     asked.speculation.proposer = "blind", asked.speculation.num_tokens = 6;
     auto step = make_step(*engine, asked);
     step->hot_loop().after_drafts = [&](Running& who) {
