@@ -43,8 +43,8 @@ TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
         for (const char* rule : {"match", "ratio"}) {
           const int gamma = std::array{1, 3, 6, 9}[size_t(turn++ % 4)];
           const std::string what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
-          const Request request = drafting(random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
-          const Generation run = generate(*engine, request);
+          const auto request = drafting(random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
+          const auto run = generate(*engine, request);
           expect_all_kept(run, what);
           EXPECT_EQ(run.rounds, 59 / (gamma + 1) + (59 % (gamma + 1) > 1)) << what;
           if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
@@ -61,8 +61,8 @@ TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
     (void)plain_stream(*engine, drafting(unseen, 10, 1, 0));
     int number = 0;
     for (const auto& prompt : {first, first, unseen, unseen}) {
-      const Request request = drafting(prompt, 40, 5, 0.8);
-      const Generation run = generate(*engine, request);
+      const auto request = drafting(prompt, 40, 5, 0.8);
+      const auto run = generate(*engine, request);
       const std::string what = fmt::format("{} request {}", device, number++);
       EXPECT_EQ(run.reused_tokens > 0, number > 1) << what;
       expect_all_kept(run, what);
@@ -104,10 +104,10 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
       auto engine = load(with_draft_model(model, coarser(model), device));
       for (int kind = 0; kind < kNumKinds; ++kind, ++turn) {
         Request request = request_of_kind(*engine, kind, phrases(120, 40, uint64_t(kind)), 50);
-        const Generation plain = generate_plain(*engine, request);
+        const auto plain = generate_plain(*engine, request);
         request.speculation.proposer = turn % 7 == 6 ? "auto" : "draft_model";
         request.speculation.num_tokens = 2 + turn % 5, request.speculation.tree_tokens = turn % 3 == 2 ? 6 : 0;
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         expect_same_output(run, plain, fmt::format("{} {} kind {}", device, model, kind));
         drafted += run.drafted, accepted += run.accepted;
         branched += run.drafted > 5 * run.rounds;
@@ -133,8 +133,8 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
           const std::string what = fmt::format("{} {} T {} {}", device, c.name, temperature, rule);
-          const Request request = drafting(random_prompt(100, 256, 5), 40, 4, temperature, rule);
-          const Generation run = generate(*engine, request);
+          const auto request = drafting(random_prompt(100, 256, 5), 40, 4, temperature, rule);
+          const auto run = generate(*engine, request);
           expect_all_kept(run, what);
           if (temperature == 0 || rule[0] == 'm') expect_plain_stream(*engine, request, run, what);
         }
@@ -150,7 +150,7 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
   auto prompt = engine->tokenizer().encode(text);
   ASSERT_TRUE(prompt.ok());
   ASSERT_NE(std::find(prompt->begin(), prompt->end(), 256), prompt->end());
-  Request request = drafting(*prompt, 60, 4, 0.8);
+  auto request = drafting(*prompt, 60, 4, 0.8);
   request.sampling.logit_bias = {{256, 4.0f}};  // and is said often
   const auto run = make_step(*engine, request);
   int64_t guessed = 0, said = 0;
@@ -172,7 +172,7 @@ TEST(DraftModel, StopsWhereItsOwnContextEnds) {
   const std::string path = renumbered("qwen3-tied", "short", same_ids(), 260, 100);
   auto engine = load(with_draft_model("qwen3-tied", path));
   for (const int prompt_len : {60, 150}) {
-    const Request request = drafting(random_prompt(prompt_len, 256, 6), 60, 5, 0);
+    const auto request = drafting(random_prompt(prompt_len, 256, 6), 60, 5, 0);
     const auto run = make_step(*engine, request);
     int64_t within = 0;
     run->hot_loop().after_drafts = [&](Running& who) {

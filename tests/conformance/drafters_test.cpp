@@ -56,17 +56,17 @@ TEST_P(LearnedDrafter, GivesThePlainStreamAloneInEveryShapeUnderEveryRuleThatPro
     auto engine = load(options(device, turn == 0 ? "f32" : "bf16"));
     for (const double temperature : {0.0, 0.8})
       for (const bool narrowed : {false, true}) {
-        Request request = test::request(phrases(90, 30, 1), 40);
+        auto request = test::request(phrases(90, 30, 1), 40);
         request.sampling.temperature = temperature;
         if (narrowed) narrow(request), request.sampling.frequency_penalty = 0.4;
-        const Generation plain = generate_plain(*engine, request);
+        const auto plain = generate_plain(*engine, request);
         for (const char* rule : {"match", "ratio"})
           for (int shape = 0; shape < kNumShapes; ++shape) {
             if (std::string(rule) == "ratio" && temperature > 0 && !GetParam().points) continue;
             Request asked = request;
             set_shape(asked, *engine, shape, 1 + turn++ % 4);
             asked.speculation.rule = rule;
-            const Generation run = generate(*engine, asked);
+            const auto run = generate(*engine, asked);
             const std::string what = fmt::format("{} T {} narrow {} {} shape {}", device, temperature, narrowed, rule, shape);
             expect_same_output(run, plain, what);
             EXPECT_GT(run.drafted, 0) << what;
@@ -131,14 +131,14 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
     for (const bool narrowed : {false, true}) {
       auto engine = load(options(device, turn % 2 ? "bf16" : "f32"));
       for (int shape = 1; shape < kNumShapes; ++shape) {
-        Request request = test::request(phrases(90, 30, 3), 60);
+        auto request = test::request(phrases(90, 30, 3), 60);
         set_shape(request, *engine, shape, 1 + turn++ % 4);
         request.speculation.rule = "ratio";
         // Three tokens are possible, and log-probabilities name them: none has another bias or history.
         request.sampling.temperature = 1.0, request.sampling.top_k = 3, request.sampling.logprobs = narrowed ? 20 : 3;
         if (narrowed) narrow(request);
         const std::string what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         EXPECT_TRUE(run.lossless) << what;
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         const auto& allowed = request.sampling.allowed_token_ids;
@@ -158,7 +158,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
 // all of one depth with the same candidates where the drafter's heads know nothing of each other.
 TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
   auto engine = load(options("cpu", "f32"));
-  Request request = test::request(phrases(60, 20, 2), 30);
+  auto request = test::request(phrases(60, 20, 2), 30);
   set_shape(request, *engine, 2, 1);
   const auto run = make_step(*engine, request);
   int whole = 0, rounds = 0;
@@ -181,7 +181,7 @@ TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
 TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
   auto engine = load(options("cpu", "f32"));
   const auto refusal = [&](auto&& change) {
-    Request request = test::request({1, 2, 3}, 4);
+    auto request = test::request({1, 2, 3}, 4);
     set_shape(request, *engine, 2, 1);
     change(request.speculation);
     const auto run = engine->generate(request);

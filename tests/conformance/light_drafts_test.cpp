@@ -32,7 +32,7 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
     const auto prompt = random_prompt(kPromptLen, 256, 4);
     for (const Light& light : kLight)
       for (const auto& policy : Register<SparsePolicy>::all()) {
-        Request request = test::request(prompt, kNewTokens);
+        auto request = test::request(prompt, kNewTokens);
         request.speculation.policy = std::string(policy.name);
         request.speculation.min_tokens = 12;
         request.speculation.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
@@ -49,11 +49,11 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
 TEST(LightDrafts, RunUnderRuleRatio) {
   auto engine = tiny_engine("qwen3-tied", "cpu");
   for (const Light& light : kLight) {
-    Request request = test::request(random_prompt(kPromptLen, 256, 4), kNewTokens);
+    auto request = test::request(random_prompt(kPromptLen, 256, 4), kNewTokens);
     set_sampling(request, 1);
     request.speculation.proposer = "self", request.speculation.rule = "ratio";
     set(request.speculation, light);
-    const Generation run = generate(*engine, request);
+    const auto run = generate(*engine, request);
     EXPECT_TRUE(run.lossless);
     EXPECT_GT(run.drafted, 0);
     EXPECT_EQ(run.draft_passes, run.drafted) << light.name;  // no look-up runs along here
@@ -116,7 +116,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
           auto engine = tiny_engine("qwen3-tied", device);
-          Request request = test::request(again_and_again(), 70);
+          auto request = test::request(again_and_again(), 70);
           set_sampling(request, turn);
           auto& s = request.speculation;
           s.policy = policy, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = turn % 2 ? 5 : 12;
@@ -131,7 +131,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
 
 TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
   auto engine = load({.model = wren_path(), .threads = 2, .context_len = 4608});
-  Request request = self_drafting(copying_prompt(engine->tokenizer(), 4096, 7), 96, 0.03, 9);
+  auto request = self_drafting(copying_prompt(engine->tokenizer(), 4096, 7), 96, 0.03, 9);
   for (int sampling = 0; sampling < 2; ++sampling) {
     set_sampling(request, sampling);
     EXPECT_GT(saved_by_a_lookup(*engine, request, "ngram", 0.4f, fmt::format("sampling {}", sampling)), 20);
@@ -148,7 +148,7 @@ TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
       for (const char* lookup : {"ngram", "suffix"})
         for (const bool thinned : {false, true}) {
           auto engine = tiny_engine("qwen3-tied", device);
-          Request request = test::request(again_and_again(), 70);
+          auto request = test::request(again_and_again(), 70);
           set_sampling(request, turn++);
           auto& s = request.speculation;
           s.rule = rule, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = 9, s.ngram_min = 1, s.ngram_max = 3;
@@ -178,7 +178,7 @@ TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
   auto engine = tiny_engine("qwen2-window", "reference");
-  Request request = test::request(random_prompt(kPromptLen, 256, 4), 20);
+  auto request = test::request(random_prompt(kPromptLen, 256, 4), 20);
   request.speculation.proposer = "self", request.speculation.draft_skip_layers = "0,";
   auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());

@@ -23,13 +23,13 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
           .kv_dtype = kv,
           .context_len = 256,
       });
-      Request request = test::request(phrases(160, 40, 1), kNewTokens);
+      auto request = test::request(phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-      const Generation plain = generate_plain(*engine, request);
+      const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         const std::string what = fmt::format("{} {} {}", device, kv, name_of(method));
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         expect_same_output(run, plain, what);
         EXPECT_LE(run.drafted_by_position.size(), size_t(request.speculation.num_tokens)) << what;
         drafted[name_of(method)] += run.drafted, accepted[name_of(method)] += run.accepted;
@@ -51,12 +51,12 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
     for (const char* device : {"reference", "cpu"}) {
       auto engine =
           load({.model = tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
-      Request request = test::request(phrases(160, 40, 1), kNewTokens);
-      const Generation plain = generate_plain(*engine, request);
+      auto request = test::request(phrases(160, 40, 1), kNewTokens);
+      const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         const std::string what = fmt::format("{} {} {}", model, device, name_of(method));
-        const Generation run = generate(*engine, request);
+        const auto run = generate(*engine, request);
         expect_same_output(run, plain, what);
         accepted[method.proposer] += run.accepted;
       }

@@ -36,12 +36,12 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
         .kv_dtype = kv,
         .context_len = 256,
     });
-    Request request = test::request(phrases(150, 40, 1), 60);
+    auto request = test::request(phrases(150, 40, 1), 60);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
-    const Generation plain = generate_plain(*engine, request);
+    const auto plain = generate_plain(*engine, request);
     for (const Method& method : kNsaMethods) {
       set_method(request, method, 1 + turn++ % 6);
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       expect_same_output(run, plain, fmt::format("{} {} {} {}", place.device, place.isa, kv, name_of(method)));
       drafted += run.drafted, accepted += run.accepted;
     }
@@ -62,7 +62,7 @@ TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
         .kv_dtype = kKvTypes[turn % 3],
         .context_len = 512,
         .max_draft = 64});
-    Request request = test::request(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
+    auto request = test::request(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);
     ++turn;
@@ -105,14 +105,14 @@ TEST(NsaDrafters, GiveThePlainStream) {
   for (const char* folder : {"eagle3", "medusa", "draft-llama"}) {
     auto engine =
         load({.model = tiny_path("nsa-fla"), .threads = 2, .context_len = 256, .drafters = {{.path = tiny_path(folder)}}});
-    Request request = test::request(phrases(90, 30, 1), 60);
+    auto request = test::request(phrases(90, 30, 1), 60);
     request.sampling.allowed_token_ids = {3, 17, 40, 41, 99, 130, 200, 251};
-    const Generation plain = generate_plain(*engine, request);
+    const auto plain = generate_plain(*engine, request);
     int64_t accepted = 0;
     for (const int beside : {0, 9}) {
       request.speculation.proposer = engine->parts().learned.at(0).name;
       request.speculation.num_tokens = 3, request.speculation.tree_tokens = beside;
-      const Generation run = generate(*engine, request);
+      const auto run = generate(*engine, request);
       expect_same_output(run, plain, folder);
       EXPECT_GT(run.drafted, 0) << folder;
       accepted += run.accepted;
@@ -126,12 +126,12 @@ TEST(NsaDrafters, OfTheShippedModelGiveThePlainStream) {
   const std::string model = tree_path() + "/models/wren-nsa-8m";
   auto engine =
       load({.model = model + ".gguf", .threads = 2, .context_len = 2048, .drafters = {{.path = model + "-eagle3.gguf"}}});
-  Request request = test::request(copying_prompt(engine->tokenizer(), 900, 3), 96);
-  const Generation plain = generate_plain(*engine, request);
+  auto request = test::request(copying_prompt(engine->tokenizer(), 900, 3), 96);
+  const auto plain = generate_plain(*engine, request);
   for (const int beside : {0, 12}) {
     request.speculation.proposer = "eagle3";
     request.speculation.num_tokens = 4, request.speculation.tree_tokens = beside;
-    const Generation run = generate(*engine, request);
+    const auto run = generate(*engine, request);
     expect_same_output(run, plain, fmt::format("eagle3, {} beside the chain", beside));
     EXPECT_GT(run.accepted, 20);
   }
@@ -143,7 +143,7 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
   const EngineOptions options{.model = tiny_path("nsa-std"), .context_len = 256};
   auto engine = load(options);
   for (const char* method : {"self", "cascade"}) {
-    Request request = test::request(random_prompt(20, 256, 1), 8);
+    auto request = test::request(random_prompt(20, 256, 1), 8);
     request.speculation.proposer = method;
     expect_refusal(engine->generate(request), "use suffix, ngram or a loaded drafter", method);
   }

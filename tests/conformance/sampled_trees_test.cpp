@@ -6,7 +6,7 @@ namespace hunch {
 namespace {
 
 Request sampled_request(const char* policy, int gamma, int tree, uint64_t seed, int64_t max_tokens) {
-  Request request = test::request(test::phrases(120, 60, seed % 4), max_tokens);
+  auto request = test::request(test::phrases(120, 60, seed % 4), max_tokens);
   test::set_method(request, {"self", tree, policy}, gamma);
   request.speculation.rule = "ratio";
   request.sampling.temperature = 1.0, request.sampling.seed = seed;
@@ -33,7 +33,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
         const std::string what = fmt::format(
             "{} {} {} gamma {} tree {}", device, kv, policy, request.speculation.num_tokens, request.speculation.tree_tokens);
         ++turn;
-        const Generation run = test::generate(*engine, request);
+        const auto run = test::generate(*engine, request);
         EXPECT_TRUE(run.lossless) << what;
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         ASSERT_EQ(run.top.size(), 60u) << what;
@@ -57,7 +57,7 @@ Kept kept_by(Engine& engine, int gamma, int tree) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     Request request = sampled_request("vegas", gamma, tree, seed, 100);
     request.speculation.ratio = 0.05, request.speculation.min_tokens = 4;
-    const Generation run = test::generate(engine, request);
+    const auto run = test::generate(engine, request);
     kept.rounds += double(run.drafted_by_position[0]), kept.first += double(run.accepted_by_position[0]);
     kept.tokens += double(run.accepted), kept.beside += double(run.drafted);
     for (const auto at : run.drafted_by_position) kept.beside -= double(at);

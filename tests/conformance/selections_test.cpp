@@ -45,7 +45,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
       for (const auto& part : Register<SparsePolicy>::all())
         for (const char* rows : {"all", "last"}) {
           auto engine = load({.model = tiny_path(model), .device = device, .threads = 1, .context_len = 256});
-          Request request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
+          auto request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
           request.speculation.rows = rows;
           auto plan = plan_request(request, {}, 64);
           ASSERT_TRUE(plan.ok());
@@ -68,7 +68,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
 
 TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
   auto engine = tiny_engine("qwen3-tied", "reference");
-  Request request = test::request(random_prompt(150, 256, 31), 40);
+  auto request = test::request(random_prompt(150, 256, 31), 40);
   request.speculation.proposer = "self";
   request.speculation.policy = "streamingllm";
   request.speculation.min_tokens = 10;

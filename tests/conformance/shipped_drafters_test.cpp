@@ -31,16 +31,16 @@ TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   const auto prompt = test::copying_prompt(engine->tokenizer(), 640, 4);
   int64_t first = 0, kept = 0;
   for (const double temperature : {0.0, 0.8}) {
-    Request request = test::request(prompt, 80);
+    auto request = test::request(prompt, 80);
     request.sampling.temperature = temperature;
-    const Generation plain = test::generate_plain(*engine, request);
+    const auto plain = test::generate_plain(*engine, request);
     for (const int shape : {0, 1, 2}) {
       SpeculationOptions& o = request.speculation;
       o = {.proposer = GetParam().method, .rule = "match"};
       if (shape < 2) o.num_tokens = 4;
       if (shape == 1) o.tree_tokens = 8, o.tree_top_k = 4;
       if (shape == 2) o.token_tree = {{0}, {1}, {2}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
-      const Generation run = test::generate(*engine, request);
+      const auto run = test::generate(*engine, request);
       test::expect_same_output(run, plain, fmt::format("T {} shape {}", temperature, shape));
       EXPECT_GT(run.accepted, 0);
       EXPECT_LT(run.accepted, run.drafted);

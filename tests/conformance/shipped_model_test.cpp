@@ -19,7 +19,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryRatioAndGamma) {
   int turn = 0;
   for (const double ratio : kRatios)
     for (const int gamma : kGammas) {
-      Request request = self_drafting(prompt, kNewTokens, ratio, gamma);
+      auto request = self_drafting(prompt, kNewTokens, ratio, gamma);
       equality.expect_plain_stream(request, turn++, fmt::format("ratio {} gamma {}", ratio, gamma));
     }
   EXPECT_GT(equality.acceptance(), 0.5);
@@ -37,7 +37,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
         for (const char* share : {"kv_head", "layer"})
           for (const int spread : {0, 16}) {
             if (std::string(metric) == "logit" && spread > 0) continue;  // refused: logits may be negative
-            Request request = test::request(prompt, kNewTokens);
+            auto request = test::request(prompt, kNewTokens);
             auto& s = request.speculation;
             s.metric = metric, s.rows = rows, s.combine = combine, s.share = share, s.spread = spread;
             s.ratio = 0.03, s.num_tokens = 4;
@@ -64,7 +64,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
       options.isa = isa, options.kv_dtype = kv, options.threads = 1 + turn % 2, options.chunk_len = kChunks[turn % 3];
       auto engine = load(options);
       Equality equality(*engine);
-      Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
+      auto request = test::request(copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
       request.speculation.num_tokens = 7;
       for (const double ratio : {0.01, 0.02}) {
         request.speculation.ratio = ratio;
@@ -83,7 +83,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForDraftsOfOtherPoliciesAndCheaperWe
   int turn = 0;
   for (const char* weights : {"target", "q4_0"})
     for (const char* policy : {"full", "streamingllm", "vegas"}) {
-      Request request = self_drafting(prompt, kNewTokens, 0.02, 3, policy);
+      auto request = self_drafting(prompt, kNewTokens, 0.02, 3, policy);
       request.speculation.draft_weights = weights;
       equality.expect_plain_stream(request, turn++, std::string(policy) + " " + weights);
     }
@@ -98,7 +98,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
     const auto prompt = copying_prompt(engine->tokenizer(), len, 5);
     ASSERT_GE(prompt.size(), size_t(len) - 200);
     for (int turn = 0; turn < (len == 8192 ? 6 : 2); ++turn) {
-      Request request = self_drafting(prompt, kNewTokens, turn % 2 ? 0.01 : 0.015, len == 8192 ? 7 : 4);
+      auto request = self_drafting(prompt, kNewTokens, turn % 2 ? 0.01 : 0.015, len == 8192 ? 7 : 4);
       equality.expect_plain_stream(request, turn, fmt::format("{} tokens", len));
     }
     EXPECT_GT(equality.acceptance(), 0.5) << len;
@@ -108,7 +108,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
 
 TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   auto engine = load(wren(4608));
-  Request request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
+  auto request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
   set_sampling(request, 1);
   const auto plain = plain_stream(*engine, request);
   request.speculation.proposer = "self";
@@ -116,7 +116,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   request.cache_prompt = true;
   for (int repeat = 0; repeat < 4; ++repeat) {
     request.speculation.num_tokens = 3 + 4 * repeat;
-    const Generation run = generate(*engine, request);
+    const auto run = generate(*engine, request);
     EXPECT_EQ(run.tokens, plain) << "repeat " << repeat;
     if (repeat > 0) { EXPECT_GT(run.reused_tokens, 0); }
     EXPECT_GE(run.accepted, 1);

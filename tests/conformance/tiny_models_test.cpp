@@ -25,7 +25,7 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
       const bool reads_all = !selects || policy.name == "full" || kRatios[ratio] == 1;
       if (policy.name == "full" && ratio != ratios.front()) continue;  // has no ratio
       equality.reset();
-      Request request = self_drafting(prompt, kNewTokens, kRatios[ratio], kGammas[(turn + 1) % 5], policy.name);
+      auto request = self_drafting(prompt, kNewTokens, kRatios[ratio], kGammas[(turn + 1) % 5], policy.name);
       request.speculation.min_tokens = 12;  // random weights let few drafts through: leave them some entries
       equality.expect_plain_stream(
           request, turn, fmt::format("{} {} gamma {}", policy.name, kRatios[ratio], request.speculation.num_tokens));
@@ -81,7 +81,7 @@ TEST_P(GgufModel, StreamsEqualPlainDecodingForEveryEncoding) {
     SCOPED_TRACE(isa);
     auto engine = load({.model = tiny_path(GetParam()), .device = "cpu", .isa = isa, .threads = 2, .context_len = 256});
     Equality equality(*engine);
-    Request request = self_drafting(random_prompt(kPromptLen, 256, 4), kNewTokens, 0.3, 2 + turn % 6);
+    auto request = self_drafting(random_prompt(kPromptLen, 256, 4), kNewTokens, 0.3, 2 + turn % 6);
     equality.expect_plain_stream(request, turn++, GetParam());
     EXPECT_GE(equality.accepted, 1);
     EXPECT_GE(equality.rejected(), 1);

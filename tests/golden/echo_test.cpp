@@ -37,7 +37,7 @@ TEST_P(EchoDrafters, KeepPlainStreamsWhileGuessesAreKeptAndDropped) {
         asked.speculation.proposer = engine->parts().learned.at(0).name;
         asked.speculation.num_tokens = 4;
         asked.speculation.tree_tokens = beside;
-        const Generation drafted = generate(*engine, asked);
+        const auto drafted = generate(*engine, asked);
         EXPECT_EQ(drafted.tokens, plain) << "temperature " << temperature << ", " << beside << " tokens beside the chain";
         kept += drafted.accepted;
         dropped += drafted.drafted - drafted.accepted;

@@ -1,5 +1,5 @@
 // What a request wants of the logits beside temperature and truncation: bans, bias, penalties. Applied to every row alike, plain,
-// draft, verify or bonus, each with its own history, so that speculation changes nothing.
+// draft (ops/sample.h: blind), verify or bonus, each with its own history, so that speculation changes nothing.
 //
 // Order: allowed ids; the mask; bad words; min tokens; bias; penalties (repetition over prompt and output, frequency and presence
 // over the output); then ops/sample.h.
