@@ -26,7 +26,7 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
-  open_.reserve(seats_.size()), grown_.reserve(seats_.size()), segments_.reserve(seats_.size());
+  all_.reserve(seats_.size()), open_.reserve(seats_.size()), grown_.reserve(seats_.size()), segments_.reserve(seats_.size());
   positions_.resize(size_t(level_rows_));
   for (Draft& draft : drafts_) {
     draft.classes.reserve(size_t(max_draft_));

@@ -575,7 +575,8 @@ void Step::settle(Running& who, int64_t first_row) {
     stats.accepted += commit.accepted;
     stats.draft_passes += tree.passes;
     stats.draft_rounds.push_back({uint16_t(tree.size), uint16_t(commit.accepted)});
-    for (int i = 0; i < tree.depth(); ++i) ++stats.drafted_by_position[size_t(i)];
+    const int depth = who.row_parents.empty() ? tree.size : tree.depth();
+    for (int i = 0; i < depth; ++i) ++stats.drafted_by_position[size_t(i)];
     for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
   }
   if (after_commit) after_commit(who);
