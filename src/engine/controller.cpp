@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <iterator>
 
 #include "engine/defaults.h"
 #include "engine/engine_costs.h"
@@ -40,6 +39,10 @@ constexpr float kStopScale = 0.6f;
 
 // With fewer entries drafts save little: no copy of the weights is made for them.
 constexpr int64_t kSelfFrom = 2048;
+
+// On a device looking up is host time for all: in a crowd, requests that long used nothing of it ask only now and then.
+constexpr size_t kCrowd = 8;
+constexpr int kPatience = 16, kSeldom = 4;  // steps
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
 constexpr int kMostNewLists = 6;         // passes of new kernels that are not believed, of an arm
@@ -196,8 +199,12 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   }
   for (const Running* who : requests) get_ready(*who);
   lookups_.clear();
-  std::copy_if(
-      requests.begin(), requests.end(), std::back_inserter(lookups_), [](const Running* who) { return who->plan.planned; });
+  const bool seldom = parts_.backend->asynchronous() && requests.size() > kCrowd;
+  for (Running* who : requests) {
+    if (!who->plan.planned) continue;
+    who->drafters[kLookup].tree.size = 0;
+    if (!seldom || who->unused < kPatience || (who->unused + who->sequence.slot) % kSeldom == 0) lookups_.push_back(who);
+  }
   step.look_up(lookups_, kLookup);
   views_.clear();
   for (const Running* who : requests) views_.push_back(view_of(*who));
@@ -216,7 +223,7 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
       // Where the request wants trees itself, chains may become some, of so many guesses.
       who.want_drafts = who.want_depth = std::min(views_[i].room, decision.gamma + beyond);
     }
-    who.looked_up = decision.arm == kLookup;
+    who.looked_up = decision.arm == kLookup, who.unused = who.looked_up ? 0 : who.unused + 1;
     who.learns = decision.learn == kSelf;
     who.stop_below = kStopScale * decision.stop_below;
   }

@@ -87,6 +87,7 @@ class Running final : public Scheduled {
   bool branch = false;               // more than one path
   int top_k = 1;                     // DraftLimits::tree_top_k
   bool looked_up = false;            // its tree is filled already
+  int unused = 0;                    // rounds since then
   float stop_below = 0;              // DraftLimits
   bool learns = false;               // its pass learns a selection for the next round
   bool prepared = false;             // the last pass of this sequence did
