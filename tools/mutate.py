@@ -151,6 +151,7 @@ def try_mutant(m: Mutant, build: Path, deadline):
 def main():
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--ci', action='store_true', help='the marked subset only')
+  parser.add_argument('--some', type=int, help='so many that stand together: others for every commit')
   parser.add_argument('--only', default='', help='mutants whose name contains this')
   parser.add_argument('--minutes', type=float, default=float('inf'), help='begin none later, and say how many that left out')
   parser.add_argument('--release', action='store_true', help='unit tests of build/release too, where kernels compile faster')
@@ -169,6 +170,9 @@ def main():
   third_party = Path(os.environ.get('HUNCH_THIRD_PARTY') or ROOT / 'build/third_party')
   if not list(third_party.glob('xgrammar-*/lib/libxgrammar.a')):  # an offline machine: their tests are skipped there
     mutants = [m for m in mutants if m.program != 'structured_suite' and not m.filter.startswith('Grammars')]
+  if args.some and mutants:
+    first = int(run('git', 'rev-parse', 'HEAD', cwd=ROOT).stdout, 16) % len(mutants)
+    mutants = (mutants[first:] + mutants[:first])[:args.some]
   if not mutants:
     sys.exit('mutate: no such mutant')
 

@@ -59,7 +59,7 @@ std::string forced_schema(const Body& body) {
   } else {
     ordered_json calls = ordered_json::array(), defs;
     for (const ordered_json& tool : body.tools) {
-      const std::string id = fmt::format("{}", calls.size()), place = "#/$defs/" + id;
+      const auto id = fmt::format("{}", calls.size()), place = "#/$defs/" + id;
       ordered_json parameters = parameters_of(tool);
       if (move_to(parameters, place)) defs[id] = std::exchange(parameters, {{"$ref", place}});
       calls.push_back({

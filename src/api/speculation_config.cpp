@@ -70,7 +70,7 @@ std::string_view kind_name(const json& v) {
 }
 
 Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) {
-  const std::string name = fmt::format("{}: \"{}\"", kFlag, setting.key);
+  const auto name = fmt::format("{}: \"{}\"", kFlag, setting.key);
   if (setting.kind == SpeculationSetting::Kind::Choice) {
     if (!v.is_string())
       return usage_error(fmt::format("{} must be a string ({}), not {}", name, comma_list(setting.choices), kind_name(v)));

@@ -144,7 +144,7 @@ Error GgufWriter::system_error(const char* what, int code) const {
 
 Status GgufWriter::begin(const std::string& path) {
   path_ = path;
-  const std::string temporary = fmt::format("{}.partial-{}", path, ::getpid());
+  const auto temporary = fmt::format("{}.partial-{}", path, ::getpid());
   fd_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd_ < 0) return system_error("cannot create a file beside", errno);
   temporary_ = temporary;

@@ -22,7 +22,7 @@ bool looks_like_flag(std::string_view a) { return a.size() > 1 && a[0] == '-' &&
 
 std::string FlagSet::Flag::listed_names() const {
   const size_t n = shown_names < 0 ? names.size() : size_t(shown_names);
-  std::string out = fmt::format("{}", fmt::join(names.begin(), names.begin() + ptrdiff_t(n), ", "));
+  auto out = fmt::format("{}", fmt::join(names.begin(), names.begin() + ptrdiff_t(n), ", "));
   if (!value_name.empty()) out += fmt::format(" {}", value_name);
   return out;
 }
@@ -178,7 +178,7 @@ std::vector<std::string_view> FlagSet::known_names() const {
 
 std::string FlagSet::help() const {
   if (names_wanted_) return fmt::format("{}\n", fmt::join(known_names(), "\n"));
-  std::string out = fmt::format("usage: {}\n\n{}\n", usage_, wrapped(about_, kColumns, 0));
+  auto out = fmt::format("usage: {}\n\n{}\n", usage_, wrapped(about_, kColumns, 0));
   auto entry = [&](const std::string& left, const std::string& help) {
     out += "  " + left;
     if (left.size() + 4 > kHelpColumn) {

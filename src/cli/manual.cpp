@@ -87,7 +87,7 @@ Result<int> completion_command(Arguments arguments) {
 Result<int> man_command(Arguments arguments) {
   FlagSet set("hunch man", "Prints the manual page: hunch man | man -l -, or into share/man/man1/hunch.1.");
   if (const auto ended = parsed(set, arguments)) return *ended;
-  std::string page = fmt::format(
+  auto page = fmt::format(
       ".TH HUNCH 1 \"\" \"{}\"\n.SH NAME\nhunch \\- exact self\\-speculative decoding of long contexts\n.SH SYNOPSIS\n"
       ".B hunch\nCOMMAND [flags]\n.SH DESCRIPTION\nGenerates text with a language model. It guesses tokens with the model itself "
       "over a few per cent of its KV cache, checks them all in one full pass, and prints exactly what plain decoding would have "

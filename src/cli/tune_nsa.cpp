@@ -144,7 +144,7 @@ Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLi
   if (interrupts.stopped()) return complain("interrupted: nothing is stored"), interrupts.exit_code();
   if (!found.ok()) return found.error();
   found->budget = flags.budget;
-  std::string text = fmt::format("{} tokens scored; {:.4f} nats a token where every layer chooses\n  layer  nats/token    more\n",
+  auto text = fmt::format("{} tokens scored; {:.4f} nats a token where every layer chooses\n  layer  nats/token    more\n",
       found->tokens, found->loss);
   for (const auto& step : found->steps)
     text += fmt::format("  {:>5}  {:10.4f}  {:5.2f} %\n", step.layer, step.loss, 100 * (step.loss / found->loss - 1));

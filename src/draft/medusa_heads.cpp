@@ -51,7 +51,7 @@ Status MedusaHeads::read_first(const Proposer::Setup& setup) {
   for (int64_t h = 0; h < heads; ++h) {
     Head head;
     for (int64_t j = 0; j < layers.value_or(1); ++j) {
-      const std::string at = fmt::format("{}.{}.linear.", h, j);
+      const auto at = fmt::format("{}.{}.linear.", h, j);
       Layer layer;
       if (j == 0 || file.has(at + "weight")) {
         HUNCH_OK(check_tensor(file, at + "weight", hidden_, hidden_));
@@ -60,7 +60,7 @@ Status MedusaHeads::read_first(const Proposer::Setup& setup) {
       }
       head.layers.push_back(std::move(layer));
     }
-    const std::string output = fmt::format("{}.{}.weight", h, layers.value_or(1));
+    const auto output = fmt::format("{}.{}.weight", h, layers.value_or(1));
     HUNCH_OK(check_tensor(file, output, vocab_, hidden_));
     head.output = load.matrix(output, vocab_, hidden_);
     heads_.push_back(std::move(head));
@@ -103,13 +103,13 @@ Status MedusaHeads::read_vllm(const Proposer::Setup& setup) {
   for (int64_t h = 0; h < heads; ++h) {
     Head head;
     for (int64_t j = 0; j < layers.value_or(1); ++j) {
-      const std::string at = fmt::format("blocks.{}.layers.{}.", h, j);
+      const auto at = fmt::format("blocks.{}.layers.{}.", h, j);
       HUNCH_OK(check_tensor(file, at + "weight", hidden_, hidden_));
       Layer layer{.weight = load.matrix(at + "weight", hidden_, hidden_)};
       if (bias.value_or(false)) layer.bias = load.vector(at + "bias", hidden_);
       head.layers.push_back(std::move(layer));
     }
-    const std::string own = fmt::format("lm_heads.{}.weight", h);
+    const auto own = fmt::format("lm_heads.{}.weight", h);
     if (shared.empty()) {
       HUNCH_OK(check_tensor(file, own, vocab_, hidden_));
       head.output = load.matrix(own, vocab_, hidden_);

@@ -46,7 +46,7 @@ std::vector<float> stored(bool latent, bool attends) {
   const Segment segment{.sequence = &sequence, .first_position = kFirst, .num_rows = int(kRows)};
   const std::vector<int32_t> ids(kRows, 1);
   pass.begin(View<const int32_t, 1>(ids.data(), kRows), std::span(&segment, 1));
-  const std::vector<float> in = test::gaussian(kRows * kHidden);
+  const auto in = test::gaussian(kRows * kHidden);
   std::vector<float> x(in.size()), k(16), v(16), out;
   BlockScratch scratch(pass.arena(), s, kRows);
   RopeTable(*backend, s).angles(pass, scratch);

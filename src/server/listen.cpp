@@ -98,7 +98,7 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   freeaddrinfo(found);
 
   const bool six = address.ai_family == AF_INET6;
-  const std::string shown = fmt::format("{}:{}", six ? "[" + name + "]" : name, port);
+  const auto shown = fmt::format("{}:{}", six ? "[" + name + "]" : name, port);
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failed(shown, errno, 0, fd);
   const int on = 1;

@@ -376,7 +376,7 @@ void expect_rounds(const char* device, const Config& config) {
     rig.verify_pass(both, kMaxDraft + 1);
     for (Live* run : both) {
       rig.commit(*run, paths[round], round == 1);
-      const std::string of_round = fmt::format("{} round {}", what, round);
+      const auto of_round = fmt::format("{} round {}", what, round);
       if (name != "snapkv") expect_scored(rig, config, *run, paths[round], of_round);
       expect_copied(rig, *run, of_round);
     }
@@ -407,7 +407,7 @@ TEST(Policies, SnapkvKeepsThePromptsSelection) {
 void expect_drafts(const char* device, const Config& config) {
   const bool quest = std::string(config.policy) == "quest";
   const int page = quest ? config.options.page : 1;
-  const std::string what = fmt::format("{} {} {} page {}", device, config.policy, config.options.share, page);
+  const auto what = fmt::format("{} {} {} page {}", device, config.policy, config.options.share, page);
   Rig rig(device, config.policy, config.options);
   Live a = rig.start(1, 230), b = rig.start(0, 161);
   rig.prompt_pass({&a, &b});

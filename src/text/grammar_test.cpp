@@ -224,7 +224,7 @@ TEST_F(Grammars, KeepFormatsAndFollowReferences) {
            {"date-time", {"2024-02-29T23:59:59.5Z"}, {"2024-09-31T10:00:00Z", "2024-09-30T10:00:60Z"}},
            {"time", {"23:59:59+01:00"}, {"10:00:60Z"}}, {"ipv4", {"192.0.20.1"}, {"059.1.1.1", "1.1.1.01", "256.1.1.1"}},
            {"ipv6", {"::1.2.3.4"}, {"::01.1.1.1"}}}) {
-    const std::string schema = fmt::format(R"({{"type": "string", "format": "{}"}})", format);
+    const auto schema = fmt::format(R"({{"type": "string", "format": "{}"}})", format);
     for (const std::string& text : good) EXPECT_TRUE(fits(schema, '"' + text + '"')) << text;
     for (const std::string& text : bad) EXPECT_FALSE(fits(schema, '"' + text + '"')) << text;
   }

@@ -66,7 +66,7 @@ struct State {
 };
 
 void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int turn) {
-  const std::string where = fmt::format("{} {} {} {} cache {}", roomy.model, roomy.device, roomy.isa, roomy.kv_dtype, caching);
+  const auto where = fmt::format("{} {} {} {} cache {}", roomy.model, roomy.device, roomy.isa, roomy.kv_dtype, caching);
   auto alone = load(roomy);
   EngineOptions options = roomy;
   options.max_num_seqs = 5, options.prefix_caching = caching;

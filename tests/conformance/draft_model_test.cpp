@@ -42,7 +42,7 @@ TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
           const int gamma = std::array{1, 3, 6, 9}[size_t(turn++ % 4)];
-          const std::string what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
+          const auto what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
           const auto request = drafting(random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
           const auto run = generate(*engine, request);
           expect_all_kept(run, what);
@@ -63,7 +63,7 @@ TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
     for (const auto& prompt : {first, first, unseen, unseen}) {
       const auto request = drafting(prompt, 40, 5, 0.8);
       const auto run = generate(*engine, request);
-      const std::string what = fmt::format("{} request {}", device, number++);
+      const auto what = fmt::format("{} request {}", device, number++);
       EXPECT_EQ(run.reused_tokens > 0, number > 1) << what;
       expect_all_kept(run, what);
       expect_plain_stream(*engine, request, run, what);
@@ -87,7 +87,7 @@ TEST(DraftModel, IsAlwaysRightInACrowdWithFewRowsAndPages) {
     }
     const auto runs = generate_together(*engine, requests);
     for (size_t i = 0; i < runs.size(); ++i) {
-      const std::string what = fmt::format("request {} cache {}", i, caching);
+      const auto what = fmt::format("request {} cache {}", i, caching);
       expect_all_kept(runs[i], what);
       expect_plain_stream(*roomy, requests[i], runs[i], what);
     }
@@ -132,7 +132,7 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
       auto engine = load(with_draft_model("qwen3-tied", path, device, c.mode));
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
-          const std::string what = fmt::format("{} {} T {} {}", device, c.name, temperature, rule);
+          const auto what = fmt::format("{} {} T {} {}", device, c.name, temperature, rule);
           const auto request = drafting(random_prompt(100, 256, 5), 40, 4, temperature, rule);
           const auto run = generate(*engine, request);
           expect_all_kept(run, what);

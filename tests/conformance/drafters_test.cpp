@@ -67,7 +67,7 @@ TEST_P(LearnedDrafter, GivesThePlainStreamAloneInEveryShapeUnderEveryRuleThatPro
             set_shape(asked, *engine, shape, 1 + turn++ % 4);
             asked.speculation.rule = rule;
             const auto run = generate(*engine, asked);
-            const std::string what = fmt::format("{} T {} narrow {} {} shape {}", device, temperature, narrowed, rule, shape);
+            const auto what = fmt::format("{} T {} narrow {} {} shape {}", device, temperature, narrowed, rule, shape);
             expect_same_output(run, plain, what);
             EXPECT_GT(run.drafted, 0) << what;
             drafted[shape] += run.drafted, accepted[shape] += run.accepted;
@@ -137,7 +137,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
         // Three tokens are possible, and log-probabilities name them: none has another bias or history.
         request.sampling.temperature = 1.0, request.sampling.top_k = 3, request.sampling.logprobs = narrowed ? 20 : 3;
         if (narrowed) narrow(request);
-        const std::string what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
+        const auto what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
         const auto run = generate(*engine, request);
         EXPECT_TRUE(run.lossless) << what;
         ASSERT_EQ(run.tokens.size(), 60u) << what;

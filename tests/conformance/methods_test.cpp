@@ -28,7 +28,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
-        const std::string what = fmt::format("{} {} {}", device, kv, name_of(method));
+        const auto what = fmt::format("{} {} {}", device, kv, name_of(method));
         const auto run = generate(*engine, request);
         expect_same_output(run, plain, what);
         EXPECT_LE(run.drafted_by_position.size(), size_t(request.speculation.num_tokens)) << what;
@@ -55,7 +55,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
-        const std::string what = fmt::format("{} {} {}", model, device, name_of(method));
+        const auto what = fmt::format("{} {} {}", model, device, name_of(method));
         const auto run = generate(*engine, request);
         expect_same_output(run, plain, what);
         accepted[method.proposer] += run.accepted;

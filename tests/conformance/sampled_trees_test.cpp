@@ -30,7 +30,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
         Request request = sampled_request(policy, 1 + turn % 6, 1 + 3 * (turn % 4), uint64_t(turn), 60);
         // Three tokens are possible, and log-probabilities name them. Penalties would make them others.
         request.sampling.top_k = 3, request.sampling.logprobs = 3;
-        const std::string what = fmt::format(
+        const auto what = fmt::format(
             "{} {} {} gamma {} tree {}", device, kv, policy, request.speculation.num_tokens, request.speculation.tree_tokens);
         ++turn;
         const auto run = test::generate(*engine, request);

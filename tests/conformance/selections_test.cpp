@@ -52,7 +52,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
           auto step = make_step(*engine, request);
           ASSERT_TRUE(step->prefill(nullptr).ok());
           const PolicyOptions options = plan->policy;
-          const std::string what = fmt::format("{} {} {} rows {}", model, device, part.name, rows);
+          const auto what = fmt::format("{} {} {} rows {}", model, device, part.name, rows);
           expect_sound(*step, 148, options, what);
           while (step->sequence().len() < step->sequence().max_len) {
             const int64_t first_row = step->sequence().committed_len;

@@ -354,7 +354,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
           runs.push_back(generate(*engine, request));
         }
         ++turn;
-        const std::string what = fmt::format("{} {} {}", model, rule, policy);
+        const auto what = fmt::format("{} {} {}", model, rule, policy);
         expect_same_rounds(runs, what);
         EXPECT_EQ(runs[1].drafted > 0, runs[1].lossless) << what;
       }
@@ -475,7 +475,7 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
           runs.push_back(generate(*engine, request));
         }
         ++turn;
-        const std::string what = fmt::format("{} {} {}", name, rule, beside);
+        const auto what = fmt::format("{} {} {}", name, rule, beside);
         expect_same_rounds(runs, what);
         EXPECT_GT(runs[1].accepted, 0) << what;
       }

@@ -56,7 +56,7 @@ TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
           runs.push_back(generate(*engine, request));
           EXPECT_EQ(runs.back().tokens, plain_stream(*engine, request)) << device;
         }
-        const std::string what = fmt::format("turned {} T {} depth {}", turned, temperature, depth);
+        const auto what = fmt::format("turned {} T {} depth {}", turned, temperature, depth);
         if (GetParam() == std::string("late")) {
           EXPECT_EQ(runs[0].drafted, runs[1].drafted) << what;
           EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;

@@ -140,7 +140,7 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     for (int slot = 0; slot < kSeats; ++slot) {
       Sequence& s = sequences[size_t(slot)];
       const DraftTree& tree = trees[size_t(slot)]->tree;
-      std::string text = fmt::format("round {} slot {}, {} passes:", round, slot, tree.passes);
+      auto text = fmt::format("round {} slot {}, {} passes:", round, slot, tree.passes);
       for (int node = 0; !idle(slot) && node < tree.size; ++node)
         text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[size_t(node)]);
       out.push_back(text);

@@ -95,7 +95,7 @@ TEST(LostDevice, EndsTheServerWhichSaysSoToAllBefore) {
   };
   while (health().find(" 200 ") == std::string::npos) std::this_thread::yield();
   const auto ask = [&](bool stream) {
-    const std::string body = fmt::format(R"({{"prompt":[5,6,7],"max_tokens":200,"ignore_eos":true,"stream":{}}})", stream);
+    const auto body = fmt::format(R"({{"prompt":[5,6,7],"max_tokens":200,"ignore_eos":true,"stream":{}}})", stream);
     return Client(port,
         fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n"
                     "Connection: close\r\n\r\n{}",

@@ -93,7 +93,7 @@ TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
   std::vector<int32_t> reusing;
   for (const Way& way : kWays) {
     if (std::string_view(way.proposer) == "auto") continue;
-    const std::string what = fmt::format("{} {}", way.proposer, way.beside);
+    const auto what = fmt::format("{} {}", way.proposer, way.beside);
     EXPECT_EQ(run_class(way, "approx-reuse", "none", 1).tokens, plain.tokens) << what;
     const Generation reuse = run_class(way, "reuse", "1,2,4,5", 1);
     EXPECT_GT(reuse.approximation.reused_choices, reuse.approximation.own_choices) << what;

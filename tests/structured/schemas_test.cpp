@@ -63,7 +63,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
     ban_blanks(*engine, request);
     request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
     const auto plain = generate(*engine, request);
-    const std::string what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
+    const auto what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
     expect_kept(request.structured, plain);
     EXPECT_EQ(plain.drafted, 0) << what;
     for (const Method& method : kMethods) {

@@ -44,7 +44,7 @@ struct Experts {
     static std::map<std::pair<DType, uint64_t>, std::vector<std::byte>> drawn;  // drawing them is most of the work
     auto& bytes = drawn[{dtype, seed}];
     if (bytes.empty()) {
-      std::vector<float> values = gaussian(rows * columns, 100 + seed);
+      auto values = gaussian(rows * columns, 100 + seed);
       for (float& value : values) value /= std::sqrt(float(columns));
       bytes.resize(dtype_bytes(dtype, values.size()));
       quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
@@ -71,7 +71,7 @@ struct Experts {
 // Which experts the rows go to; expert 5 gets none, expert 0 nearly all.
 struct Route {
   Route() : ids(kRows * kPerRow), shares(gaussian(kRows * kPerRow, 7)) {
-    const std::vector<float> draws = gaussian(kRows * kExperts, 8);
+    const auto draws = gaussian(kRows * kExperts, 8);
     for (int64_t r = 0; r < kRows; ++r) {
       std::set<int32_t> chosen;
       if (r % 8) chosen.insert(0);
@@ -88,7 +88,7 @@ struct Route {
 
 // `rows` in this order, each onto what stands in `base`.
 std::vector<float> run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
-  static const std::vector<float> all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
+  static const auto all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
   const int64_t n = int64_t(rows.size());
   std::vector<float> x, out, shares, gate(size_t(n * kWidth)), up = gate, gathered(size_t(n * kHidden)), product = gathered;
   std::vector<int32_t> ids;

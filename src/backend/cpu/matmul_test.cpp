@@ -92,7 +92,7 @@ TEST_P(EveryEncoding, EqualsTheReferenceForEveryNumberOfRows) {
 TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kRows = 600, kOut = 40, kIn = 512;  // more rows than one chunk of the hand-out
   const Matrix matrix(dtype, kOut, kIn), beside(dtype, 40, kIn, 9);
-  const std::vector<float> x = gaussian(kRows * kIn), bias = gaussian(kOut, 5);
+  const auto x = gaussian(kRows * kIn), bias = gaussian(kOut, 5);
   std::vector<float> whole;
   for (const int threads : {1, 2, 3}) {
     const auto cpu = make_cpu(isa, threads);
@@ -120,7 +120,7 @@ TEST_P(EveryEncoding, ErrsByTheRoundingOfActivationsOnly) {
   ReferenceBackend reference;
   const Matrix matrix(dtype, kOut, kIn);
   const auto exact = reference.load_weight(matrix.tensor), weight = cpu->load_weight(matrix.tensor);
-  const std::vector<float> x = gaussian(kIn);
+  const auto x = gaussian(kIn);
   const auto got = product(*cpu, *weight, x, 1), want = product(reference, *exact, x, 1);
   for (int64_t i = 0; i < kOut; ++i) {
     double bound = 0;
@@ -153,7 +153,7 @@ TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
   const Matrix matrix(dtype, 32, 256);
   const auto weight = cpu->load_weight(matrix.tensor);
   for (const float poison : {NAN, INFINITY}) {
-    std::vector<float> x = gaussian(3 * 256);
+    auto x = gaussian(3 * 256);
     const auto clean = product(*cpu, *weight, x, 3);
     x[256 + 77] = poison;
     const auto got = product(*cpu, *weight, x, 3);
@@ -180,7 +180,7 @@ TEST(CpuMatmul, ShowsANanCodeOfFp8InItsColumnOnly) {
     const auto cpu = make_cpu(isa, 1);
     Matrix matrix(DType::F8_E4M3, 40, 300);
     matrix.bytes[17 * 300 + 299] = std::byte(0xff);
-    const std::vector<float> x = gaussian(2 * 300);
+    const auto x = gaussian(2 * 300);
     const auto got = product(*cpu, *cpu->load_weight(matrix.tensor), x, 2),
                want = product(reference, *reference.load_weight(matrix.tensor), x, 2);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -218,7 +218,7 @@ TEST(CpuMatmul, MixesEncodingsInOneCall) {
   const auto cpu = make_cpu("", 2);
   std::vector<std::unique_ptr<Weight>> weights;
   std::vector<std::vector<float>> alone, together;
-  const std::vector<float> x = gaussian(4 * 256);
+  const auto x = gaussian(4 * 256);
   std::vector<Product> products;
   for (const DType dtype : kEncodings) {
     weights.push_back(cpu->load_weight(Matrix(dtype, 48, 256).tensor));
@@ -234,7 +234,7 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
   const auto cpu = make_cpu("", 2);
   const Matrix matrix(DType::Q8_0, 20, 64);
   const auto weight = cpu->load_weight(matrix.tensor);
-  const std::vector<float> x = gaussian(3 * 100);
+  const auto x = gaussian(3 * 100);
   std::vector<float> dense_x, out(3 * 50, -7);
   for (size_t r = 0; r < 3; ++r) dense_x.insert(dense_x.end(), x.begin() + long(r * 100), x.begin() + long(r * 100 + 64));
   View<const float, 2> in(x.data(), 3, 64);

@@ -23,7 +23,7 @@ TEST_P(CpuRows, NormalisesLikeTheReference) {
   ReferenceBackend reference;
   for (const int64_t n : {1, 5, 16, 31, 64, 100, 128, 1537}) {
     for (const int64_t rows : {1, 3, 200}) {
-      const std::vector<float> x = gaussian(rows * n, 3), weight = gaussian(n);
+      const auto x = gaussian(rows * n, 3), weight = gaussian(n);
       std::vector<float> got = x, want(x.size());
       const View<float, 2> in_place(got.data(), rows, n);
       cpu->norm({in_place, weight.data(), 1e-6, in_place});
@@ -38,7 +38,7 @@ TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
   ReferenceBackend reference;
   for (const int64_t n : {1, 17, 1536}) {
     for (const int64_t rows : {1, 50}) {
-      std::vector<float> gate = gaussian(rows * n, 30), up = gaussian(rows * n);
+      auto gate = gaussian(rows * n, 30), up = gaussian(rows * n);
       gate[0] = 1000, gate.back() = -1000;
       std::vector<float> got = gate, want = gate;
       const View<float, 2> to(got.data(), rows, n), expected(want.data(), rows, n);
@@ -73,7 +73,7 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
       reference.rope_angles({at, f, 1.25f, want_view});
       ASSERT_EQ(got_angles, want_angles);
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
-        std::vector<float> got = gaussian(rows * kHeads * width), want = got;
+        auto got = gaussian(rows * kHeads * width), want = got;
         cpu->rope({view(got, rows, kHeads, width), got_view, pairs});
         reference.rope({view(want, rows, kHeads, width), want_view, pairs});
         ASSERT_EQ(got, want) << half << " pairs, " << rows << " rows";
@@ -84,7 +84,7 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
 
 TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kRows = 300, kWidth = 500;
-  const std::vector<float> x = gaussian(kRows * kWidth), weight = gaussian(kWidth);
+  const auto x = gaussian(kRows * kWidth), weight = gaussian(kWidth);
   const auto many = make_cpu(GetParam(), 3), one = make_cpu(GetParam(), 1);
   std::vector<float> all_norm(x.size()), all_gate(x.size()), alone(kWidth);
   const View<const float, 2> in(x.data(), kRows, kWidth);

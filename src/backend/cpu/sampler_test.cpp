@@ -68,7 +68,7 @@ constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40,
 TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
   const auto cpu = make_cpu(GetParam(), 2);
   for (const int64_t vocab : {1, 2, 15, 16, 17, 63, 65, 257, 1000, 5003}) {
-    const std::vector<float> logits = gaussian(vocab * 12, 2.5f);
+    const auto logits = gaussian(vocab * 12, 2.5f);
     for (const SamplingParams& params : kParams) {
       const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference_, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << ", set " << &params - kParams;
@@ -89,7 +89,7 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
 TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   const auto cpu = make_cpu(GetParam(), 2);
   const int64_t vocab = 300, rows = 12;
-  const std::vector<float> logits = gaussian(vocab * rows, 2.5f);
+  const auto logits = gaussian(vocab * rows, 2.5f);
   for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
@@ -113,7 +113,7 @@ TEST_P(CpuSample, RanksTheIdsOfTheReference) {
   const auto cpu = make_cpu(GetParam(), 2);
   for (const int64_t vocab : {1, 2, 17, 65, 257, 1000, 5003})
     for (const int64_t k : {1, 2, 10, 64}) {
-      const std::vector<float> logits = gaussian(vocab * 6, 2.5f, uint32_t(k));
+      const auto logits = gaussian(vocab * 6, 2.5f, uint32_t(k));
       for (const SamplingParams& params : kParams) {
         const Sampled got = sample(*cpu, logits, vocab, params, 3, true, k),
                       want = sample(reference_, logits, vocab, params, 3, true, k);
@@ -155,7 +155,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
 
 TEST_P(CpuSample, GivesRanksTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 1500, kRows = 24, kBest = 9;
-  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
     const Sampled all = sample(*make_cpu(GetParam(), 3), logits, kVocab, params, 0, false, kBest);
     const auto one = make_cpu(GetParam(), 1);
@@ -186,7 +186,7 @@ TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
 TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
   constexpr int64_t kVocab = 700;
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f}) {
-    const std::vector<float> logits = gaussian(kVocab * 800, spread);
+    const auto logits = gaussian(kVocab * 800, spread);
     for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
       const Sampled got = sample(*cpu_, logits, kVocab, params, 0, false),
                     want = sample(reference_, logits, kVocab, params, 0, false);
@@ -211,7 +211,7 @@ TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
   for (const int64_t vocab : {20, 1100}) {
     for (const float odd : {kInf, -kInf, kNan}) {
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
-        std::vector<float> logits = gaussian(vocab, 1);
+        auto logits = gaussian(vocab, 1);
         for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
         for (const SamplingParams& params : kParams) {
           const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
@@ -225,7 +225,7 @@ TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
 
 TEST_P(CpuSample, GivesARowTheSameTokenInAnyCompany) {
   constexpr int64_t kVocab = 1500, kRows = 40;
-  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
     const Sampled all = sample(*make_cpu(GetParam(), 3), logits, kVocab, params);
     const auto one = make_cpu(GetParam(), 1);

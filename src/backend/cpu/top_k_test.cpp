@@ -86,7 +86,7 @@ TEST(CpuTopK, DilatesAsTheReferenceDoes) {
 
 TEST(CpuTopK, WorksOnAMillionScores) {
   ReferenceBackend reference;
-  std::vector<float> scores = random_floats(1'000'003, 3);
+  auto scores = random_floats(1'000'003, 3);
   for (float& s : scores) s = s * s;
   const auto cpu = make_cpu("", 2);
   EXPECT_EQ(select(*cpu, scores, 1, 70'000, 16, 4, 64), select(reference, scores, 1, 70'000, 16, 4, 64));

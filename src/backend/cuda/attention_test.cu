@@ -277,7 +277,7 @@ TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
   shapes.push_back({DType::BF16, 8, 8, 64});
   for (const KvShape& shape : shapes) {
     const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
-    std::vector<float> sinks = random_floats(heads, 17, 3);
+    auto sinks = random_floats(heads, 17, 3);
     sinks[0] = 20, sinks[heads - 1] = heads > 1 ? -INFINITY : 5;
     for (const int64_t len : {1, 203, 1100, 9300})
       for (const int window : {0, 128})

@@ -41,7 +41,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
           {Form{Routing::Softmax, false}, Form{Routing::Softmax, true}, Form{Routing::SoftmaxOfChosen, false}}) {
         if (k > n) continue;
         const int64_t stride = n + 3, out_stride = k + 1;
-        std::vector<float> logits = gaussian(rows * stride, uint32_t(n));
+        auto logits = gaussian(rows * stride, uint32_t(n));
         for (float& x : logits) x = std::round(8 * x) / 4;
         for (int64_t e = 0; e < n; ++e) logits[size_t(stride + e)] = e == n / 2 ? 100 : -200;  // all others underflow
         logits[size_t(2 * stride + n - 1)] = NAN;
@@ -103,7 +103,7 @@ struct Experts {
     }
   }
   void add(DType dtype, int64_t out, int64_t in, uint32_t seed) {
-    std::vector<float> values = gaussian(out * in, 100 + seed);
+    auto values = gaussian(out * in, 100 + seed);
     for (float& value : values) value /= std::sqrt(float(in));
     std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
     quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));

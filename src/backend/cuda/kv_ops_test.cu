@@ -34,7 +34,7 @@ TEST(CudaKv, StoresWhatTheReferenceStores) {
   auto commands = std::move(*Commands::make());
   for (const KvShape& shape : kShapes) {
     KvPair kv(*commands, shape, 150);
-    std::vector<float> odd = test::random_floats(size_t(3 * shape.kv_heads * shape.head_dim), 5, 1e3f), small = odd;
+    auto odd = test::random_floats(size_t(3 * shape.kv_heads * shape.head_dim), 5, 1e3f), small = odd;
     for (float& x : small) x *= 0x1p-120f;
     odd[3] = INFINITY, odd[size_t(shape.kv_heads * shape.head_dim)] = NAN;
     kv.put(*commands, 0, 62, odd, small);

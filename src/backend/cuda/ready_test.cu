@@ -28,10 +28,9 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
   for (const Form& form : forms) {
     const KvShape& shape = form.shape;
     const int64_t dim = shape.head_dim, width = shape.kv_heads * dim;
-    std::vector<float> q = test::random_floats(size_t(rows * shape.heads() * dim), 1),
-                       k = test::random_floats(size_t(rows * width), 2);
-    const std::vector<float> v = test::random_floats(size_t(rows * width), 3), weight = test::random_floats(size_t(dim), 4);
-    const std::vector<float> angles = test::random_floats(size_t(rows * form.half * 2), 5), line = test::random_floats(33, 6);
+    auto q = test::random_floats(size_t(rows * shape.heads() * dim), 1), k = test::random_floats(size_t(rows * width), 2);
+    const auto v = test::random_floats(size_t(rows * width), 3), weight = test::random_floats(size_t(dim), 4);
+    const auto angles = test::random_floats(size_t(rows * form.half * 2), 5), line = test::random_floats(33, 6);
     const DeviceArray<float> on_q(q), on_k(k), on_v(v), on_weight(weight), on_angles(angles), on_line(line), copied(66);
     const auto args = [&](float* q_at, float* k_at, const float* w, const float* a) {
       ReadyHeadsArgs ready{View<float, 3>(q_at, rows, shape.heads(), dim), View<float, 3>(k_at, rows, shape.kv_heads, dim)};

@@ -30,7 +30,7 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
     for (const int64_t rows : {1, 2, 7, 33}) {
       for (const int64_t pad : {0, 1, 4}) {
         const int64_t stride = n + pad;
-        const std::vector<float> x = gaussian(size_t(rows * stride), uint32_t(n)), weight = gaussian(size_t(n), 3);
+        const auto x = gaussian(size_t(rows * stride), uint32_t(n)), weight = gaussian(size_t(n), 3);
         test::DeviceArray<float> device(x), weights(weight), out(x.size());
         std::vector<float> want = x;
         reference.norm(
@@ -58,7 +58,7 @@ TEST(CudaGate, EqualsTheReference) {
   for (const int64_t n : {1, 5, 1000, 12288})
     for (const int64_t pad : {0, 1}) {
       const int64_t rows = 3, stride = 2 * n + pad;  // gate and up side by side
-      std::vector<float> both = gaussian(size_t(rows * stride), 5);
+      auto both = gaussian(size_t(rows * stride), 5);
       both[0] = 100, both[size_t(stride)] = -200;
       for (const GateClamp clamp : {GateClamp{}, GateClamp{1.5f, 1.702f}}) {
         const test::DeviceArray<float> device(both);
@@ -115,7 +115,7 @@ TEST(CudaRows, OfSeveralNumbersShareGrids) {
     EXPECT_EQ(grid_rows(rows), grid) << rows;
   auto commands = Commands::make().value();
   constexpr int64_t kDim = 2048;
-  const std::vector<float> x = gaussian(16 * kDim, 4);
+  const auto x = gaussian(16 * kDim, 4);
   test::DeviceArray<float> in(x), out(x.size()), weight(gaussian(kDim, 5));
   const auto run = [&](int64_t rows) {
     const View<float, 2> from(in.data(), rows, kDim), to(out.data(), rows, kDim);

@@ -58,7 +58,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
         for (const int committed : {-1, 0, 1, 3, 0, 130, -1, 2, 300, 5}) {
           if (committed < 0) state.reset(prompt.data(), int64_t(prompt.size()));
           for (int i = 0; i < committed; ++i) state.append(token());
-          std::vector<float> logits = test::gaussian(kRows * vocab, random(), 3);
+          auto logits = test::gaussian(kRows * vocab, random(), 3);
           logits[1] = NAN, logits[size_t(vocab) + 2] = -INFINITY;
           for (int i = 0; i < kRows - 1; ++i) drafts[i] = token();
           if (!state.reads_drafts()) drafts[2] = -1;

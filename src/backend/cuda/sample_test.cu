@@ -97,7 +97,7 @@ TEST(CudaSample, GivesLeadsWithoutSeconds) {
   HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   const int64_t vocab = 1000, rows = 6;
-  const std::vector<float> logits = gaussian(vocab * rows, 2.5f);
+  const auto logits = gaussian(vocab * rows, 2.5f);
   for (const SamplingParams& params : kParams) {
     const Sampled both = on_device(*commands, logits, vocab, params);
     const test::DeviceArray<float> x(logits);
@@ -176,7 +176,7 @@ TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
   for (const int64_t vocab : {20, 1100})
     for (const float odd : {kInf, -kInf, kNan})
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
-        std::vector<float> logits = gaussian(vocab, 1);
+        auto logits = gaussian(vocab, 1);
         for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
         for (const SamplingParams& params : kParams) {
           const Sampled got = on_device(*commands, logits, vocab, params), want = by_reference(logits, vocab, params);
@@ -192,7 +192,7 @@ TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
   HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 5001, kRows = 40;
-  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
     const Sampled all = on_device(*commands, logits, kVocab, params);
     for (int64_t r = 0; r < kRows; r += 3) {
@@ -242,7 +242,7 @@ TEST(CudaSample, RanksTheIdsOfTheReference) {
     for (const int64_t k : {1, 10, 64})
       for (const bool equals : {false, true})
         for (const SamplingParams& params : kParams) {
-          std::vector<float> logits = gaussian(vocab * 3, 2.5f, uint32_t(k));
+          auto logits = gaussian(vocab * 3, 2.5f, uint32_t(k));
           if (equals)
             for (float& x : logits) x = float(random() % 4) - 1;
           if (vocab > 64) logits[5] = -kInf, logits[size_t(vocab + 3)] = kInf, logits[size_t(2 * vocab + 1)] = kNan;
@@ -261,7 +261,7 @@ TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
   HUNCH_NEEDS_HOPPER();
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 5000, kRows = 9, kBest = 12;
-  const std::vector<float> logits = gaussian(kVocab * kRows, 2);
+  const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
     const Ranks all = ranks_on_device(*commands, logits, kVocab, params, kBest);
     for (int64_t r = 0; r < kRows; ++r) {
@@ -278,7 +278,7 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   auto commands = Commands::make().value();
   constexpr int64_t kVocab = 3000;
   const int64_t calls = int64_t(std::size(kParams));
-  const std::vector<float> logits = gaussian(kVocab * 2 * calls, 2);
+  const auto logits = gaussian(kVocab * 2 * calls, 2);
   test::DeviceArray<float> x(logits);
   test::DeviceArray<int32_t> tokens(size_t(2 * calls));
   std::vector<SampleArgs> all;

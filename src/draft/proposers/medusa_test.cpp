@@ -108,7 +108,7 @@ class MedusaTest : public FolderTest {
     Tensors out;
     for (int h = 0; h < num_heads; ++h) {
       for (int j = 0; j < std::min(layers, stored); ++j) {
-        const std::string linear = fmt::format("{}{}.{}.linear.", prefix, h, j);
+        const auto linear = fmt::format("{}{}.{}.linear.", prefix, h, j);
         out.insert(out.end(), {{linear + "weight", {kHidden, kHidden}}, {linear + "bias", {kHidden}}});
       }
       out.push_back({fmt::format("{}{}.{}.weight", prefix, h, layers), {kVocab, kHidden}});
@@ -147,7 +147,7 @@ TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
     EXPECT_EQ(made.vocab(), kVocab);
     EXPECT_EQ(made.vocabulary().data, nullptr);
     for (int h = 0; h < 2; ++h) {
-      const std::string at = fmt::format("{}{}", prefix, h);
+      const auto at = fmt::format("{}{}", prefix, h);
       const auto x = layer(layer(x_, at + ".0.linear."), at + ".1.linear.");
       expect_close(run(made, h, x_), product(values_.at(at + ".2.weight"), x));
     }

@@ -111,7 +111,7 @@ Status Mtp::read(const Proposer::Setup& setup) {
     return file.config().wrong("hidden_size",
         fmt::format("{}, but the target's is {}: this module was made for another model", shape_.hidden, target.hidden));
   // Inside a target's checkpoint, or alone.
-  const std::string deep = fmt::format("model.layers.{}.", target.layers);
+  const auto deep = fmt::format("model.layers.{}.", target.layers);
   const bool qwen = file.has("mtp.fc.weight") || file.has("fc.weight");
   if (file.has("mtp.fc.weight")) HUNCH_OK(file.keep_only("mtp."));
   else if (file.has(deep + "eh_proj.weight")) HUNCH_OK(file.keep_only(deep));

@@ -126,7 +126,7 @@ Result<Value> round(In in, const Value& value, Args args) {
     return value.is_int() ? Value::of(int64_t(rounded)) : Value::of(rounded);
   }
   if (!std::isfinite(value.real) || precision > 300) return value;
-  const std::string shown = fmt::format("{:.{}f}", value.real, int(precision));
+  const auto shown = fmt::format("{:.{}f}", value.real, int(precision));
   double out = 0;
   std::from_chars(shown.data(), shown.data() + shown.size(), out);
   return Value::of(out);
