@@ -18,7 +18,7 @@ inline Json with(Json config, const char* key, Json value) {
 inline Result<ModelDescription> described(const Json& config) { return describe_folder({.config = config.dump()}, "m"); }
 inline void expect_refused(std::initializer_list<std::pair<Json, const char*>> cases) {
   for (const auto& [config, expected] : cases) {
-    const std::string message = error_of(described(config));
+    const auto message = error_of(described(config));
     expect_part(message, expected);
     EXPECT_TRUE(message.starts_with("m/config.json: ")) << message;
   }

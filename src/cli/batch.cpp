@@ -75,19 +75,17 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   options.progress = [&](std::string_view what, int64_t done, int64_t total) {
     if (!loaded) progress.show(what, done, total);
   };
-  auto engine = Engine::load(options);
-  progress.clear();
-  if (!engine.ok()) return engine.error();
+  HUNCH_TRY(auto engine, load_engine(options, &progress));
   loaded = true;
 
   const Request defaults = request_of(flags.sampling, speculation);
   const InterruptScope interrupts;
   const auto start = std::chrono::steady_clock::now();
-  BatchRun run(**engine, *input, *output, defaults, ChatPrompts(**engine, chat_template, std::move(kwargs)), in_flight);
+  BatchRun run(*engine, *input, *output, defaults, ChatPrompts(*engine, chat_template, std::move(kwargs)), in_flight);
   run.run(interrupts, progress);
   const Result<int> code = conclude(run, flags, *input, *output, interrupts);
   if (flags.stats)
-    print_stats(**engine, run.counts(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    print_stats(*engine, run.counts(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   return code;
 }
 

@@ -9,13 +9,21 @@
 
 namespace hunch {
 
-Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine& progress) {
-  options.progress = progress.callback();
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, ProgressLine* progress) {
   auto engine = Engine::load(options);
-  progress.clear();  // before anybody prints the error
+  if (progress) progress->clear();  // before anybody prints the error
   if (!engine.ok() && is_learned_drafter(options.model))
     return Error{fmt::format("{} drafts for another model: name that with -m, and this with --model-draft", options.model)};
+  if (!engine.ok()) return engine;
+  if (const int64_t trained = (*engine)->parts().model->shape().context_len; options.context_len > trained)
+    note(fmt::format("a context of {}: the model was trained for {} tokens, what it says behind them may be worthless",
+        options.context_len, trained));
   return engine;
+}
+
+Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine& progress) {
+  options.progress = progress.callback();
+  return load_engine(options, &progress);
 }
 
 double kv_bytes_per_entry(Engine& engine) {

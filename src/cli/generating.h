@@ -12,7 +12,9 @@
 
 namespace hunch {
 
-// Engine::load with a line of progress. `progress` must outlive the engine.
+// Engine::load, and what its user should know. `progress` is cleared behind it.
+Result<std::unique_ptr<Engine>> load_engine(const EngineOptions&, ProgressLine* progress = nullptr);
+// The same with a line of progress, which must outlive the engine.
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine& progress);
 
 // Bytes of one token in the KV cache of this engine.

@@ -92,6 +92,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       [&flags](std::string_view flag, std::string_view v) -> Status {
         std::vector<std::string_view> devices;
         for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
+        if (v == "cuda" && !Register<Backend>::find(v))
+          return usage_error(fmt::format("{} cuda: this program has no CUDA backend; scripts/build cuda makes one", flag));
         HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
         return {};
       });

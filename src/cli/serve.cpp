@@ -10,6 +10,7 @@
 #include "api/chat_prompts.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
+#include "cli/generating.h"
 #include "cli/request_flags.h"
 #include "cli/serve_flags.h"
 #include "cli/serving_flags.h"
@@ -91,7 +92,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   HUNCH_TRY(EngineOptions options, engine_options(of_this, &flags.speculation));
   apply_serving_flags(flags.serving, options);
   options.max_waiting = int(flags.serve.server.limits.max_queued);
-  HUNCH_TRY(auto engine, Engine::load(options));
+  HUNCH_TRY(auto engine, load_engine(options));
   ServedModel model;
   const bool alone = flags.model.models.size() < 2;
   const std::vector<std::string>& names = flags.serve.names;

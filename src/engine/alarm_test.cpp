@@ -36,7 +36,7 @@ class Alarm : public testing::Test {
   // A request in which the drafter guesses `rounds` times: the first token comes of the prompt, and the last one of a round that
   // has no room for a guess.
   std::string warning_after(int rounds, const char* proposer = "eagle3") {
-    auto request = test::request(test::random_prompt(20, 256, 3), rounds + 2);
+    auto request = test::ask(test::random_prompt(20, 256, 3), rounds + 2);
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 1;
     request.sampling.allowed_token_ids = {kSaid};
@@ -84,10 +84,10 @@ TEST_F(Alarm, LooksAtRoundsInWhichTheDrafterGuessed) {
 // As under `auto`, which has several at hand.
 TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
   EngineParts& parts = engine->parts();
-  auto plan = plan_request(test::request({1}, 10), {}, 16);
+  auto plan = plan_request(test::ask({1}, 10), {}, 16);
   ASSERT_TRUE(plan.ok());
   plan->proposer = "auto", plan->drafters = {"eagle3", "ngram"}, plan->gamma = plan->nodes = 1;
-  auto request = test::request(test::random_prompt(20, 256, 3), 20);
+  auto request = test::ask(test::random_prompt(20, 256, 3), 20);
   request.sampling.allowed_token_ids = {kSaid};
   auto run = Solo::make(parts, *plan, request);
   ASSERT_TRUE(run.ok() && (*run)->prefill(nullptr).ok());

@@ -71,7 +71,7 @@ class TreesUnderAuto : public testing::Test {
     return seen;
   }
   static Request request(double temperature) {
-    auto out = test::request(random_prompt(60, 256, 8), 150);
+    auto out = ask(random_prompt(60, 256, 8), 150);
     out.sampling.temperature = temperature;
     out.sampling.allowed_token_ids = {3, 17, 40, 41, 99};  // random heads are right now and then
     return out;

@@ -122,7 +122,7 @@ const Register<Proposer> bushy{"bushy", "for tests",
 TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
   for (const int context : {64, 128})
     for (const int max_tokens : {1, 2, 3, 5, 6, 7, 26, 63}) {
-      Request request = ask(max_tokens);
+      auto request = ask(max_tokens);
       request.speculation.proposer = "bushy", request.speculation.tree_tokens = 12;
       const Life life = live(counting(), context, request);
       const int64_t end = std::min(context, 1 + max_tokens);
@@ -210,7 +210,7 @@ class Whole : public testing::Test {
     return test::load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
   }
   static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
-    auto request = test::request(random_prompt(prompt_len, 256, 5), max_tokens);
+    auto request = ask(random_prompt(prompt_len, 256, 5), max_tokens);
     request.sampling.temperature = 0.8;
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 5;
@@ -248,7 +248,7 @@ TEST_F(Whole, StopsWhereTheContextIsFull) {
 
 TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
   auto engine = load();
-  const std::vector<int32_t> all = plain_stream(*engine, request(150, 60));
+  const auto all = plain_stream(*engine, request(150, 60));
   int inside = 0;
   for (size_t at = 3; at < 40; at += 4) {
     const int32_t stop = all[at];
@@ -300,7 +300,7 @@ TEST_F(Whole, RefusesRequestsThatCannotRunWithTheNumbers) {
 }
 
 TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
-  const std::string model = tiny_path("qwen3-tied");
+  const auto model = tiny_path("qwen3-tied");
   const std::pair<const char*, EngineOptions> cases[] = {
       {"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
       {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
@@ -360,7 +360,7 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
 
 TEST(Experts, ThatAStepReadsAreCounted) {
   auto engine = load({.model = tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
-  auto request = test::request(random_prompt(60, 256, 1), 20);
+  auto request = ask(random_prompt(60, 256, 1), 20);
   const auto plain = generate(*engine, request);
   EXPECT_GT(plain.steps, 0);
   EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each

@@ -24,7 +24,7 @@ EngineOptions tiny(int seqs, int64_t context_len = 1024) {
 }
 
 Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
-  auto request = test::request(random_prompt(prompt_len, 256, seed), max_tokens);
+  auto request = ask(random_prompt(prompt_len, 256, seed), max_tokens);
   request.sampling.temperature = 1.0;
   request.sampling.seed = seed;
   request.speculation.proposer = "none";
@@ -78,7 +78,7 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
   for (int t = 0; t < kThreads; ++t)
     threads.emplace_back([&, t] {
       for (int i = t * kEach; i < (t + 1) * kEach; ++i) {
-        Request request = ask(uint64_t(i), 10 + i);
+        auto request = ask(uint64_t(i), 10 + i);
         if (i % 2) request.speculation.proposer = "self", request.speculation.num_tokens = 1 + i % 5;
         // generate() and submit() side by side: whoever finds the engine idle drives it.
         if (i % 3 == 0) got[size_t(i)] = generate(*engine, request).tokens;
@@ -103,7 +103,7 @@ TEST(Service, TwoThreadsGenerateAtOnceWithoutAThreadOfTheEngines) {
 
 TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
   auto engine = load(tiny(1));  // it even gives its seat away
-  const Request long_one = ask(1, 700), short_one = ask(2, 30);
+  const auto long_one = ask(1, 700), short_one = ask(2, 30);
   const auto plain_long = plain_stream(*engine, long_one), plain_short = plain_stream(*engine, short_one);
   const int64_t before = engine->stats().passes;
   auto slow = submit(*engine, long_one);
@@ -123,7 +123,7 @@ TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
 // A consumer without a thread: it looks only when told, takes all there is, and looks again when told again.
 TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
   auto engine = load(tiny(2));
-  const Request request = ask(3, 120);
+  const auto request = ask(3, 120);
   const auto plain = plain_stream(*engine, request);
   std::mutex mutex;
   std::condition_variable told;
@@ -238,7 +238,7 @@ TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
   auto engine = load(options);
   auto first = submit(*engine, ask(1, 2));
   gate.wait_until_reached();
-  Request low = ask(2, 2, 41), high = ask(3, 2, 42);
+  auto low = ask(2, 2, 41), high = ask(3, 2, 42);
   low.priority = 1, high.priority = -1;
   auto low_stream = submit(*engine, low), high_stream = submit(*engine, high);
   gate.open();
@@ -249,7 +249,7 @@ TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
 
 TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
   const auto engine = load(tiny(1));
-  Request request = ask(5, 120);
+  auto request = ask(5, 120);
   request.speculation.proposer = "ngram";
   const auto stream = submit(*engine, request);
   int64_t guessed = 0;
@@ -264,7 +264,7 @@ TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
 
 TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
   const auto engine = load(tiny(3));
-  Request self = ask(9, 200), automatic = ask(10, 200);
+  auto self = ask(9, 200), automatic = ask(10, 200);
   const auto alone = tokens_of(*submit(*engine, self)), other = tokens_of(*submit(*engine, automatic));
   self.speculation = {.proposer = "self", .rule = "match"}, automatic.speculation.proposer = "auto";
   const auto a = submit(*engine, self), b = submit(*engine, automatic), c = submit(*engine, ask(11, 200));
@@ -292,7 +292,7 @@ TEST(Service, PlainDecodingTakesWhatPlainDecodingTakes) {
 
 TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
   const auto engine = load(tiny(2));
-  Request request = ask(8, 350, 100);
+  auto request = ask(8, 350, 100);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.2;
   const auto stream = submit(*engine, request);

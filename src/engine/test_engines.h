@@ -118,7 +118,7 @@ inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, 
   return prompt;
 }
 
-inline Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
+inline Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
   Request request;
   request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;

@@ -20,7 +20,7 @@ std::unique_ptr<Engine> tiny(const std::string& name, int64_t context_len) {
   return load({.model = tiny_path(name), .threads = 2, .context_len = context_len});
 }
 Request random_request(Engine& engine, int prompt_len, uint64_t seed, int64_t max_tokens) {
-  return request(random_prompt(prompt_len, int(engine.parts().model->shape().vocab_size), seed), max_tokens);
+  return ask(random_prompt(prompt_len, int(engine.parts().model->shape().vocab_size), seed), max_tokens);
 }
 
 // A calibration by which half of what it speaks of passes.
@@ -112,7 +112,7 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
 // Lossy K and V never serve an exact request, and an exact request beside a lossy one says what it says alone.
 TEST(SparseVerification, KeepsToItself) {
   const auto engine = load({.model = wren_path(), .threads = 2, .context_len = 1024});
-  const auto exact = request(copying_prompt(engine->tokenizer(), 500, 3), 24);
+  const auto exact = ask(copying_prompt(engine->tokenizer(), 500, 3), 24);
   const auto expected = generate(*load({.model = wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
   const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
   const auto first = generate(*engine, lossy);
@@ -177,7 +177,7 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
 TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   const auto load = [] { return test::load({.model = wren_path(), .threads = 2, .context_len = 1024}); };
   const auto engine = load();
-  const auto exact = request(copying_prompt(engine->tokenizer(), 360, 3), 48);
+  const auto exact = ask(copying_prompt(engine->tokenizer(), 360, 3), 48);
   const auto expected = generate(*load(), exact).tokens;
   Request thin = exact;
   thin.speculation.proposer = "staged", thin.speculation.num_tokens = 12;
@@ -207,7 +207,7 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
 
 TEST(SparseVerification, RefusesWhatIsNotThere) {
   const auto llama = tiny("llama", 128), nsa = tiny("nsa-std", 128), moe = tiny("qwen3-moe", 128);
-  auto request = test::request({1, 2, 3}, 4);
+  auto request = ask({1, 2, 3}, 4);
   const auto expect = [&](Engine& engine, SparseVerification how, const std::string& part) {
     expect_error(engine.generate(sparse(request, how)), part);
   };
@@ -263,7 +263,7 @@ TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
   EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
   EXPECT_EQ(load(options)->parts().calibration->anchors, std::vector<int>{0});
   options.model = tiny_path("qwen3-moe");
-  const std::string refused = error_of(Engine::load(options));
+  const auto refused = error_of(Engine::load(options));
   expect_part(refused, verify_model_name(engine->parts()));
   expect_part(refused, "qwen3_moe");
   options.verify_calibration = tiny_path("llama") + "/config.json";

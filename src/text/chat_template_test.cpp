@@ -169,7 +169,7 @@ TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
            "{% set ns = namespace(x='ab') %}{% for i in range(99) %}"
            "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
            "{{ ''.join(['x' * 600, 'y' * 600]) }}", "{{ ('x' * 600)|upper ~ ('x' * 600) }}"}) {
-    const std::string error = error_of(source, Json::object(), small);
+    const auto error = error_of(source, Json::object(), small);
     EXPECT_TRUE(error.find("bytes") != std::string::npos || error.find("too wide") != std::string::npos)
         << source << ": " << error;
   }

@@ -77,7 +77,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
   std::vector<Request> requests;
   std::vector<State> plain;
   for (int i = 0; i < 8; ++i) {
-    auto request = test::request(phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
+    auto request = ask(phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
     request.sampling.temperature = i % 2 ? 0.8 : 0.0;
     auto step = make_step(*alone, request);
     decode_to_the_end(*step);

@@ -128,7 +128,7 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
       {"padded", "same", same_ids(), 272}, {"turned", "intersection", turned, 260}, {"both", "intersection", turned, 288}};
   for (const char* device : {"reference", "cpu"})
     for (const auto& c : cases) {
-      const std::string path = renumbered("qwen3-tied", c.name, c.ids, c.columns);
+      const auto path = renumbered("qwen3-tied", c.name, c.ids, c.columns);
       auto engine = load(with_draft_model("qwen3-tied", path, device, c.mode));
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
@@ -144,7 +144,7 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
 TEST(DraftModel, NeverGuessesWhatItCannotSay) {
   std::vector<int> fewer = same_ids();
   for (int id = 0; id < 260; ++id) fewer[size_t(id)] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
-  const std::string path = renumbered("qwen3-tied", "fewer", fewer, 264);
+  const auto path = renumbered("qwen3-tied", "fewer", fewer, 264);
   auto engine = load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
   const std::string text = "to the tree, to the top, to the town";  // " t" is a token of the target's alone
   auto prompt = engine->tokenizer().encode(text);
@@ -169,7 +169,7 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
 }
 
 TEST(DraftModel, StopsWhereItsOwnContextEnds) {
-  const std::string path = renumbered("qwen3-tied", "short", same_ids(), 260, 100);
+  const auto path = renumbered("qwen3-tied", "short", same_ids(), 260, 100);
   auto engine = load(with_draft_model("qwen3-tied", path));
   for (const int prompt_len : {60, 150}) {
     const auto request = drafting(random_prompt(prompt_len, 256, 6), 60, 5, 0);

@@ -56,7 +56,7 @@ TEST_P(LearnedDrafter, GivesThePlainStreamAloneInEveryShapeUnderEveryRuleThatPro
     auto engine = load(options(device, turn == 0 ? "f32" : "bf16"));
     for (const double temperature : {0.0, 0.8})
       for (const bool narrowed : {false, true}) {
-        auto request = test::request(phrases(90, 30, 1), 40);
+        auto request = ask(phrases(90, 30, 1), 40);
         request.sampling.temperature = temperature;
         if (narrowed) narrow(request), request.sampling.frequency_penalty = 0.4;
         const auto plain = generate_plain(*engine, request);
@@ -131,7 +131,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
     for (const bool narrowed : {false, true}) {
       auto engine = load(options(device, turn % 2 ? "bf16" : "f32"));
       for (int shape = 1; shape < kNumShapes; ++shape) {
-        auto request = test::request(phrases(90, 30, 3), 60);
+        auto request = ask(phrases(90, 30, 3), 60);
         set_shape(request, *engine, shape, 1 + turn++ % 4);
         request.speculation.rule = "ratio";
         // Three tokens are possible, and log-probabilities name them: none has another bias or history.
@@ -158,7 +158,7 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
 // all of one depth with the same candidates where the drafter's heads know nothing of each other.
 TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
   auto engine = load(options("cpu", "f32"));
-  auto request = test::request(phrases(60, 20, 2), 30);
+  auto request = ask(phrases(60, 20, 2), 30);
   set_shape(request, *engine, 2, 1);
   const auto run = make_step(*engine, request);
   int whole = 0, rounds = 0;
@@ -181,7 +181,7 @@ TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
 TEST_P(LearnedDrafter, RefusesTokenTreesThatItCannotFollow) {
   auto engine = load(options("cpu", "f32"));
   const auto refusal = [&](auto&& change) {
-    auto request = test::request({1, 2, 3}, 4);
+    auto request = ask({1, 2, 3}, 4);
     set_shape(request, *engine, 2, 1);
     change(request.speculation);
     const auto run = engine->generate(request);

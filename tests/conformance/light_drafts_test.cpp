@@ -32,7 +32,7 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
     const auto prompt = random_prompt(kPromptLen, 256, 4);
     for (const Light& light : kLight)
       for (const auto& policy : Register<SparsePolicy>::all()) {
-        auto request = test::request(prompt, kNewTokens);
+        auto request = ask(prompt, kNewTokens);
         request.speculation.policy = std::string(policy.name);
         request.speculation.min_tokens = 12;
         request.speculation.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
@@ -49,7 +49,7 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
 TEST(LightDrafts, RunUnderRuleRatio) {
   auto engine = tiny_engine("qwen3-tied", "cpu");
   for (const Light& light : kLight) {
-    auto request = test::request(random_prompt(kPromptLen, 256, 4), kNewTokens);
+    auto request = ask(random_prompt(kPromptLen, 256, 4), kNewTokens);
     set_sampling(request, 1);
     request.speculation.proposer = "self", request.speculation.rule = "ratio";
     set(request.speculation, light);
@@ -116,7 +116,7 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
           auto engine = tiny_engine("qwen3-tied", device);
-          auto request = test::request(again_and_again(), 70);
+          auto request = ask(again_and_again(), 70);
           set_sampling(request, turn);
           auto& s = request.speculation;
           s.policy = policy, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = turn % 2 ? 5 : 12;
@@ -148,7 +148,7 @@ TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
       for (const char* lookup : {"ngram", "suffix"})
         for (const bool thinned : {false, true}) {
           auto engine = tiny_engine("qwen3-tied", device);
-          auto request = test::request(again_and_again(), 70);
+          auto request = ask(again_and_again(), 70);
           set_sampling(request, turn++);
           auto& s = request.speculation;
           s.rule = rule, s.min_tokens = 12, s.ratio = 0.3, s.num_tokens = 9, s.ngram_min = 1, s.ngram_max = 3;
@@ -178,7 +178,7 @@ TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
 
 TEST(LightDrafts, ASkippedLayersCompactCopyIsNeverRead) {
   auto engine = tiny_engine("qwen2-window", "reference");
-  auto request = test::request(random_prompt(kPromptLen, 256, 4), 20);
+  auto request = ask(random_prompt(kPromptLen, 256, 4), 20);
   request.speculation.proposer = "self", request.speculation.draft_skip_layers = "0,";
   auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());

@@ -36,8 +36,8 @@ inline void set_method(Request& request, const Method& method, int gamma) {
 
 // The first `shared` tokens are the same for all seeds; then phrases of the beginning come back, with noise between them.
 inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
-  std::vector<int32_t> prompt = random_prompt(len, 256, 11);
-  const std::vector<int32_t> noise = random_prompt(len, 256, 100 + seed);
+  auto prompt = random_prompt(len, 256, 11);
+  const auto noise = random_prompt(len, 256, 100 + seed);
   for (int at = shared; at < len; ++at) prompt[size_t(at)] = at % 30 < 10 ? noise[size_t(at)] : prompt[size_t(at % 30)];
   return prompt;
 }

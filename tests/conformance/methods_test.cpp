@@ -23,7 +23,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
           .kv_dtype = kv,
           .context_len = 256,
       });
-      auto request = test::request(phrases(160, 40, 1), kNewTokens);
+      auto request = ask(phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
@@ -51,7 +51,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
     for (const char* device : {"reference", "cpu"}) {
       auto engine =
           load({.model = tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
-      auto request = test::request(phrases(160, 40, 1), kNewTokens);
+      auto request = ask(phrases(160, 40, 1), kNewTokens);
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);

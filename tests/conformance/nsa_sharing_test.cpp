@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(nsa_models()), param
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
   for (const char* device : {"reference", "cpu"}) {
     auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 256});
-    auto request = test::request(phrases(150, 40, 1), 60);
+    auto request = ask(phrases(150, 40, 1), 60);
     request.sampling.logprobs = 2;
     for (const int tree : {0, 6}) {
       set_method(request, {"suffix", tree}, 4);
@@ -106,7 +106,7 @@ TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
   bool differs = false;
   for (const char* device : {"reference", "cpu"}) {
     auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 512, .max_draft = 32});
-    auto request = test::request(phrases(260, 40, 1), 80);
+    auto request = ask(phrases(260, 40, 1), 80);
     const std::string layers = all_layers_but_0(*engine);
     const auto exact = generate_plain(*engine, request);
     Generation plain = run_class(*engine, request, "reuse", layers, 1);
@@ -133,7 +133,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   auto engine = load({.model = tiny_path(GetParam()), .device = "recorder", .context_len = 512, .max_draft = 32});
   recorded_sel_count = 0;
   const NsaShape& shape = engine->parts().model->shape().nsa;
-  auto request = test::request(random_prompt(300, 256, 3), 12);
+  auto request = ask(random_prompt(300, 256, 3), 12);
   request.speculation.proposer = "random-trees";
   request.speculation.num_tokens = 6, request.speculation.tree_tokens = 14;
   std::vector<Asked> calls;
@@ -192,10 +192,10 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
 TEST_P(Sharing, LeavesNothingForExactRequests) {
   const EngineOptions options{.model = tiny_path(GetParam()), .threads = 2, .context_len = 640};
   auto engine = load(options), fresh = load(options);
-  auto request = test::request(phrases(150, 40, 1), 200);
+  auto request = ask(phrases(150, 40, 1), 200);
   set_method(request, {"suffix", 6}, 5);
   const Generation lossy = run_class(*engine, request, "approx-reuse", all_layers_but_0(*engine), 8);
-  auto longer = test::request(request.prompt, 40);
+  auto longer = ask(request.prompt, 40);
   longer.prompt.insert(longer.prompt.end(), lossy.tokens.begin(), lossy.tokens.end());
   const auto exact = generate(*engine, longer);
   EXPECT_GT(exact.reused_tokens, 0);
@@ -224,7 +224,7 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   auto with = load({.model = tiny_path(GetParam()), .context_len = 512, .reuse_schedule = path});
   ASSERT_TRUE(with->parts().reuse_layers);
   EXPECT_EQ(*with->parts().reuse_layers, found->layers());
-  auto request = test::request(phrases(260, 40, 1), 30);
+  auto request = ask(phrases(260, 40, 1), 30);
   const Generation named = run_class(*with, request, "reuse", "", 1);
   EXPECT_EQ(named.approximation.reuse_layers, found->layers());
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
@@ -238,7 +238,7 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
 }
 
 TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
-  const std::string model = tiny_path("nsa-std");
+  const auto model = tiny_path("nsa-std");
   auto engine = load({.model = model, .context_len = 512});
   StrategyProfile profile{.model = identity_of(*engine->parts().checkpoint), .drafter = "suffix", .reuse_layers = {1}};
   // Of the first nothing is expected and nothing comes; the second expects what does not come.
@@ -247,7 +247,7 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   const std::string path = testing::TempDir() + "/strategies.json";
   ASSERT_TRUE(write_atomically(path, profile.to_json()).ok());
   auto with = load({.model = model, .context_len = 512, .strategies = path});
-  auto request = test::request(phrases(150, 40, 1), 120);
+  auto request = ask(phrases(150, 40, 1), 120);
   set_method(request, {"none"}, 4);
   const auto plain = generate(*with, request), reused = run_class(*with, request, "reuse", "1", 1);
   set_method(request, {"profile"}, 0);
@@ -283,7 +283,7 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
       {nsa.get(), "strict", "", "name a file of hunch tune --profile by --strategies", 4, "profile"},
   };
   for (const auto& c : cases) {
-    auto request = test::request(random_prompt(20, 256, 1), 8);
+    auto request = ask(random_prompt(20, 256, 1), 8);
     request.speculation.precision_class = c.precision_class, request.speculation.reuse_layers = c.layers;
     request.speculation.group_rows = c.group, request.speculation.proposer = c.method;
     expect_refusal(c.engine->generate(request), c.says);

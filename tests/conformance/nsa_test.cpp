@@ -36,7 +36,7 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
         .kv_dtype = kv,
         .context_len = 256,
     });
-    auto request = test::request(phrases(150, 40, 1), 60);
+    auto request = ask(phrases(150, 40, 1), 60);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     const auto plain = generate_plain(*engine, request);
     for (const Method& method : kNsaMethods) {
@@ -62,7 +62,7 @@ TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
         .kv_dtype = kKvTypes[turn % 3],
         .context_len = 512,
         .max_draft = 64});
-    auto request = test::request(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
+    auto request = ask(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);
     ++turn;
@@ -80,7 +80,7 @@ TEST_P(Nsa, APromptInAnyChunksLeavesTheSameEntriesAndTokens) {
     for (const int chunk : {512, 2, 7, 64, 149}) {
       options.chunk_len = chunk, options.threads = 1 + chunk % 2;
       auto engine = load(options);
-      auto step = make_step(*engine, test::request(random_prompt(150, 256, 9), 40));
+      auto step = make_step(*engine, ask(random_prompt(150, 256, 9), 40));
       decode_to(*step, 180);
       const auto now = kv_of(*engine, *step, 179);
       if (kv.empty()) tokens = step->sequence().tokens, kv = now;
@@ -105,7 +105,7 @@ TEST(NsaDrafters, GiveThePlainStream) {
   for (const char* folder : {"eagle3", "medusa", "draft-llama"}) {
     auto engine =
         load({.model = tiny_path("nsa-fla"), .threads = 2, .context_len = 256, .drafters = {{.path = tiny_path(folder)}}});
-    auto request = test::request(phrases(90, 30, 1), 60);
+    auto request = ask(phrases(90, 30, 1), 60);
     request.sampling.allowed_token_ids = {3, 17, 40, 41, 99, 130, 200, 251};
     const auto plain = generate_plain(*engine, request);
     int64_t accepted = 0;
@@ -123,10 +123,10 @@ TEST(NsaDrafters, GiveThePlainStream) {
 
 // The model that ships and its own head: chains and trees that are often right.
 TEST(NsaDrafters, OfTheShippedModelGiveThePlainStream) {
-  const std::string model = tree_path() + "/models/wren-nsa-8m";
+  const auto model = tree_path() + "/models/wren-nsa-8m";
   auto engine =
       load({.model = model + ".gguf", .threads = 2, .context_len = 2048, .drafters = {{.path = model + "-eagle3.gguf"}}});
-  auto request = test::request(copying_prompt(engine->tokenizer(), 900, 3), 96);
+  auto request = ask(copying_prompt(engine->tokenizer(), 900, 3), 96);
   const auto plain = generate_plain(*engine, request);
   for (const int beside : {0, 12}) {
     request.speculation.proposer = "eagle3";
@@ -143,7 +143,7 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
   const EngineOptions options{.model = tiny_path("nsa-std"), .context_len = 256};
   auto engine = load(options);
   for (const char* method : {"self", "cascade"}) {
-    auto request = test::request(random_prompt(20, 256, 1), 8);
+    auto request = ask(random_prompt(20, 256, 1), 8);
     request.speculation.proposer = method;
     expect_refusal(engine->generate(request), "use suffix, ngram or a loaded drafter", method);
   }

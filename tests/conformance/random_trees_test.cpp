@@ -94,7 +94,7 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
           .max_draft = 256,
       });
       // Far from the end, which would cut the trees.
-      auto request = test::request(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
+      auto request = test::ask(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
       test::expect_entries_of_a_chain(*engine, request, 256, 115, turn, fmt::format("{} {} {}", device, kv, model), counts);

@@ -40,7 +40,7 @@ std::vector<Place> places() {
 TEST(RowInvariance, APromptInAnyChunksLeavesTheSameEntriesAndPendingToken) {
   for (const Place& place : places()) {
     EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
-    const auto request = test::request(random_prompt(150, 256, 9), 20);
+    const auto request = ask(random_prompt(150, 256, 9), 20);
     options.chunk_len = 512;
     const State whole = run(options, request, 151);
     for (const int chunk : {2, 3, 7, 64, 149}) {
@@ -56,7 +56,7 @@ TEST(RowInvariance, APromptInAnyChunksLeavesTheSameEntriesAndPendingToken) {
 TEST(RowInvariance, RoundsLeaveTheEntriesThatPlainDecodingLeaves) {
   for (const Place& place : places()) {
     const EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
-    auto request = test::request(random_prompt(140, 256, 9), 60);
+    auto request = ask(random_prompt(140, 256, 9), 60);
     const State plain = run(options, request, 180);
     request.speculation.proposer = "self";
     request.speculation.ratio = 0.03;
@@ -73,7 +73,7 @@ TEST(RowInvariance, RoundsLeaveTheEntriesThatPlainDecodingLeaves) {
 TEST(RowInvariance, HoldsForTheShippedModelAtFourThousandTokens) {
   EngineOptions options{.model = wren_path(), .threads = 2, .context_len = 4608};
   auto engine = load(options);
-  auto request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), 40);
+  auto request = ask(copying_prompt(engine->tokenizer(), 4096, 6), 40);
   const size_t until = request.prompt.size() + 30;
   engine.reset();
   const State whole = run(options, request, until);

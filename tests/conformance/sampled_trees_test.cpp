@@ -6,7 +6,7 @@ namespace hunch {
 namespace {
 
 Request sampled_request(const char* policy, int gamma, int tree, uint64_t seed, int64_t max_tokens) {
-  auto request = test::request(test::phrases(120, 60, seed % 4), max_tokens);
+  auto request = test::ask(test::phrases(120, 60, seed % 4), max_tokens);
   test::set_method(request, {"self", tree, policy}, gamma);
   request.speculation.rule = "ratio";
   request.sampling.temperature = 1.0, request.sampling.seed = seed;

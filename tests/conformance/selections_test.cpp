@@ -68,7 +68,7 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
 
 TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
   auto engine = tiny_engine("qwen3-tied", "reference");
-  auto request = test::request(random_prompt(150, 256, 31), 40);
+  auto request = ask(random_prompt(150, 256, 31), 40);
   request.speculation.proposer = "self";
   request.speculation.policy = "streamingllm";
   request.speculation.min_tokens = 10;

@@ -31,7 +31,7 @@ TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   const auto prompt = test::copying_prompt(engine->tokenizer(), 640, 4);
   int64_t first = 0, kept = 0;
   for (const double temperature : {0.0, 0.8}) {
-    auto request = test::request(prompt, 80);
+    auto request = test::ask(prompt, 80);
     request.sampling.temperature = temperature;
     const auto plain = test::generate_plain(*engine, request);
     for (const int shape : {0, 1, 2}) {

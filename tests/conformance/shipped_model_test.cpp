@@ -37,7 +37,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
         for (const char* share : {"kv_head", "layer"})
           for (const int spread : {0, 16}) {
             if (std::string(metric) == "logit" && spread > 0) continue;  // refused: logits may be negative
-            auto request = test::request(prompt, kNewTokens);
+            auto request = ask(prompt, kNewTokens);
             auto& s = request.speculation;
             s.metric = metric, s.rows = rows, s.combine = combine, s.share = share, s.spread = spread;
             s.ratio = 0.03, s.num_tokens = 4;
@@ -64,7 +64,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
       options.isa = isa, options.kv_dtype = kv, options.threads = 1 + turn % 2, options.chunk_len = kChunks[turn % 3];
       auto engine = load(options);
       Equality equality(*engine);
-      auto request = test::request(copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
+      auto request = ask(copying_prompt(engine->tokenizer(), 4096, 3), kNewTokens);
       request.speculation.num_tokens = 7;
       for (const double ratio : {0.01, 0.02}) {
         request.speculation.ratio = ratio;
@@ -108,7 +108,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingAt8KAnd16K) {
 
 TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   auto engine = load(wren(4608));
-  auto request = test::request(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
+  auto request = ask(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
   set_sampling(request, 1);
   const auto plain = plain_stream(*engine, request);
   request.speculation.proposer = "self";

@@ -62,7 +62,7 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   Together together(*engine);
   int64_t accepted = 0;
   for (int i = 0; i < 12; ++i) {
-    auto request = test::request(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
+    auto request = ask(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
     request.sampling.temperature = i % 3 ? 0.9 : 0.0;
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
     if (i % 5 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
@@ -152,7 +152,7 @@ TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
     for (const SparseVerification& how : kLeftOut)
       for (const char* proposer : {"self", "staged"}) {
         if (!goes_with(*engine, how)) continue;
-        auto request = test::request(phrases(170, 40, 4), 60);
+        auto request = ask(phrases(170, 40, 4), 60);
         request.speculation.proposer = proposer;
         request.speculation.num_tokens = kGammas[turn % 5];
         set_sampling(request, turn++);
@@ -180,7 +180,7 @@ TEST_P(Device, SparseChecksAreLossyAndKeepToThemselves) {
     auto reference = tiny_engine(model, "reference");
     for (const SparseVerification& how : kLeftOut) {
       if (!goes_with(*engine, how)) continue;
-      auto exact = test::request(phrases(170, 40, 4), 40);
+      auto exact = ask(phrases(170, 40, 4), 40);
       exact.speculation.proposer = turn++ % 2 ? "ngram" : "none";
       const auto plain = plain_stream(*engine, exact);
       Request lossy = exact;
@@ -282,7 +282,7 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
       EngineOptions options = tiny(model);
       options.chunk_len = chunk;
       auto engine = load(options);
-      auto request = test::request(random_prompt(150, 256, 9), 40);
+      auto request = ask(random_prompt(150, 256, 9), 40);
       request.sampling.temperature = 0.8, request.sampling.seed = 3;
       const auto stream = plain_stream(*engine, request);
       if (whole.empty()) whole = stream;
@@ -338,7 +338,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
           auto engine = tiny_engine(model, device);
-          auto request = test::request(random_prompt(170, 256, 4), 50);
+          auto request = ask(random_prompt(170, 256, 4), 50);
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
           SpeculationOptions& o = request.speculation;
@@ -367,7 +367,7 @@ TEST(LateDevice, DecidesTreesByMatch) {
     options.drafters.push_back({.path = tiny_path("echo-eagle3")});
     auto engine = load(options);
     const auto rule_of = [&](const char* proposer, int beside, const char* asked = "") {
-      auto request = test::request(random_prompt(40, 250, 4), 30);
+      auto request = ask(random_prompt(40, 250, 4), 30);
       request.sampling.temperature = 0.5, request.sampling.seed.reset();
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.tree_tokens = beside, o.rule = asked;
@@ -397,7 +397,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
           const int prompt = 30 + 70 * (turn++ % 3);
-          auto asked = test::request(random_prompt(prompt, 250, uint64_t(turn)), 60);
+          auto asked = ask(random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
           const auto plain = plain_stream(*engine, asked);
           asked.speculation.proposer = engine->parts().learned.at(0).name;
@@ -419,7 +419,7 @@ TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      auto wanted = test::request(random_prompt(60, 250, uint64_t(i)), 60);
+      auto wanted = ask(random_prompt(60, 250, uint64_t(i)), 60);
       wanted.sampling.temperature = i % 2 ? 0.5 : 0.0;
       const auto said = plain_stream(*engine, wanted);
       if (i < 5) wanted.sampling.bad_words = {{said[20], said[21]}};
@@ -445,7 +445,7 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      auto asked = test::request(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
+      auto asked = ask(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
       asked.sampling.temperature = i % 2 ? 0.5 : 0.0;
       together.add(asked).speculation.proposer = "auto";
     }
@@ -466,7 +466,7 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
           options.drafters.push_back({.path = tiny_path(name)});
           options.chunk_len = runs.empty() ? 512 : 40;
           auto engine = load(options);
-          auto request = test::request(random_prompt(100, 250, 4), 60);
+          auto request = ask(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.temperature = 2;
           SpeculationOptions& o = request.speculation;

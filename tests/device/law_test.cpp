@@ -12,7 +12,7 @@ constexpr int kTokens = 4, kChoices = 3;
 using Path = std::vector<int32_t>;
 
 Request drawn(const Path& prompt, int64_t tokens) {
-  auto request = test::request(prompt, tokens);
+  auto request = test::ask(prompt, tokens);
   request.sampling.temperature = 1, request.sampling.top_k = kChoices;
   request.ignore_eos = true;
   return request;

@@ -25,7 +25,7 @@ TEST(LostDevice, EndsARequestOfEveryMethodWithItsMessage) {
   for (const auto& method : kMethods)
     for (const int64_t waits : {0, 1, 2, 5, 11}) {
       auto engine = load(tiny(2));
-      auto request = test::request(phrases(100, 40, 3), 100);
+      auto request = ask(phrases(100, 40, 3), 100);
       set_method(request, method, 1 + turn++ % 5);
       lose_late_device(*engine->parts().backend, waits);
       for (int again = 0; again < 2; ++again) {
@@ -51,7 +51,7 @@ TEST(LostDevice, EndsACrowdAndWhoComesLater) {
       ++failed;
     }
     EXPECT_GT(failed, 0) << waits;
-    expect_refusal(engine->generate(test::request(random_prompt(20, 256, 1), 5)), kLost);
+    expect_refusal(engine->generate(ask(random_prompt(20, 256, 1), 5)), kLost);
   }
 }
 

@@ -16,7 +16,7 @@ class DeviceNsa : public testing::Test {
     if (!runs) GTEST_SKIP() << "no device that runs such models";
   }
   static EngineOptions options(const std::string& device = "cuda") {
-    const std::string model = tree_path() + "/models/wren-nsa-8m";
+    const auto model = tree_path() + "/models/wren-nsa-8m";
     return {.model = model + ".gguf",
         .device = device,
         .kv_dtype = "bf16",
@@ -43,7 +43,7 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
     EngineOptions with = options();
     with.chunk_len = chunk;
     auto engine = load(with);
-    auto request = test::request(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
+    auto request = ask(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     const auto plain = generate_plain(*engine, request);
     for (const Way& way : kWays) {
@@ -68,7 +68,7 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
   auto crowded = load(tight);
   Together together(*alone);
   for (int i = 0; i < 10; ++i) {
-    auto asked = test::request(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
+    auto asked = ask(copying_prompt(alone->tokenizer(), 500 + 60 * (i % 4), uint64_t(i % 4)), 160);
     asked.sampling.temperature = i % 3 ? 0.0 : 0.8, asked.priority = i % 3;
     const Way& way = kWays[size_t(i) % std::size(kWays)];
     set_method(together.add(asked), way.proposer, way.chain, way.beside);
@@ -81,7 +81,7 @@ TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
 // Choices that nothing shares are those of class strict; a choice that layers reuse is the row's own, whatever is drafted.
 TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
   auto engine = load(options());
-  auto request = test::request(copying_prompt(engine->tokenizer(), 1100, 9), 96);
+  auto request = ask(copying_prompt(engine->tokenizer(), 1100, 9), 96);
   request.sampling.temperature = 0;
   const auto plain = generate_plain(*engine, request);
   const auto run_class = [&](const Way& way, const char* name, const char* layers, int group_rows) {

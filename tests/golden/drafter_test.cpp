@@ -103,7 +103,7 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
     const auto engine = load(options);
     for (const Json& c : data["cases"]) {
       const auto wanted = c["mtp"].get<std::vector<int32_t>>();
-      Request asked = request(c["ids"].get<std::vector<int32_t>>(), 20);
+      auto asked = ask(c["ids"].get<std::vector<int32_t>>(), 20);
       asked.speculation.proposer = "mtp", asked.speculation.num_tokens = int(wanted.size());
       const auto run = make_step(*engine, asked);
       std::vector<int32_t> drafted;

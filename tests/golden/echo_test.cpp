@@ -31,9 +31,9 @@ TEST_P(EchoDrafters, KeepPlainStreamsWhileGuessesAreKeptAndDropped) {
   for (const double temperature : {0.0, 0.5})
     for (const int beside : {0, 6})
       for (const uint64_t seed : {1, 2}) {
-        Request asked = request(random_prompt(30, 250, seed), 80);
+        auto asked = ask(random_prompt(30, 250, seed), 80);
         asked.sampling.temperature = temperature;
-        const std::vector<int32_t> plain = plain_stream(*engine, asked);
+        const auto plain = plain_stream(*engine, asked);
         asked.speculation.proposer = engine->parts().learned.at(0).name;
         asked.speculation.num_tokens = 4;
         asked.speculation.tree_tokens = beside;
@@ -65,8 +65,8 @@ TEST_P(EchoDrafters, GuessInTheMiddleOfDecodingAsTheyDoBehindAPrompt) {
   const auto engine = load_echo(GetParam());
   for (const int beside : {0, 6}) {
     if (beside > 0 && std::string(GetParam()) == "echo-medusa") continue;  // the shape of its trees follows what was kept
-    Request asked = request(random_prompt(30, 250, 3), 60);
-    const std::vector<int32_t> plain = plain_stream(*engine, asked);
+    auto asked = ask(random_prompt(30, 250, 3), 60);
+    const auto plain = plain_stream(*engine, asked);
     asked.speculation.proposer = engine->parts().learned.at(0).name;
     asked.speculation.num_tokens = 3;
     asked.speculation.tree_tokens = beside;

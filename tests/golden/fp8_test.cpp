@@ -50,7 +50,7 @@ class Fp8Model : public FolderTest {
  protected:
   // fp8 and f32 in the test's folder, with random weights.
   void make(const Kind& kind, bool deepseek = false) {
-    const std::string source = tiny_path(deepseek ? "deepseek-v3" : "qwen3-untied");
+    const auto source = tiny_path(deepseek ? "deepseek-v3" : "qwen3-untied");
     for (const char* folder : {"/fp8", "/f32"}) {
       fs::create_directories(folder_ + folder);
       for (const auto& entry : fs::directory_iterator(source))
@@ -152,14 +152,14 @@ TEST_F(Fp8Model, KeepsItsLogitsInGguf) {
 // An FP8 cache under the file's scales, as powers of two; other caches have none. Speculation keeps the stream.
 TEST_F(Fp8Model, ScalesAnFp8CacheAsItsFilesSay) {
   make(kKinds[0]);
-  const std::vector<int32_t> prompt = random_prompt(60, kVocab, 6);
+  const auto prompt = random_prompt(60, kVocab, 6);
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : {"fp8", "bf16"}) {
       auto engine = load({.model = at("fp8"), .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256});
       const KvStore& store = *engine->parts().store;
       EXPECT_EQ(store.scale(0).k, kv == std::string("fp8") ? 0.125f : 1);
       EXPECT_EQ(store.scale(1).v, kv == std::string("fp8") ? 4 : 1);
-      Request request = test::request(prompt, 40);
+      auto request = ask(prompt, 40);
       request.speculation.proposer = "self", request.speculation.ratio = 0.3;
       EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request)) << device << " " << kv;
     }
@@ -174,7 +174,7 @@ TEST_F(Fp8Model, MayHaveLatentAttention) {
   EngineOptions options{.model = at("fp8"), .threads = 1, .kv_dtype = "bf16", .context_len = 256};
   options.drafters.push_back({.method = "mtp"});
   auto engine = load(options);
-  Request request = test::request(random_prompt(60, kVocab, 5), 40);
+  auto request = ask(random_prompt(60, kVocab, 5), 40);
   request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
   EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
   request.speculation = {.proposer = "mtp"};
@@ -185,7 +185,7 @@ TEST_F(Fp8Model, MayHaveLatentAttention) {
 TEST_F(Fp8Model, SpeculatesWithCoarserCopiesOfItsWeights) {
   make(kKinds[0]);
   auto engine = load({.model = at("fp8"), .threads = 1, .kv_dtype = "bf16", .context_len = 256});
-  Request request = test::request(random_prompt(60, kVocab, 5), 40);
+  auto request = ask(random_prompt(60, kVocab, 5), 40);
   request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
   EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
 }

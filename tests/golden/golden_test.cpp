@@ -61,7 +61,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
       for (size_t i = 0; i < full["values"].size(); ++i) note(errors.logit, double(rows.at(full["pos"])[i]), full["values"][i]);
 
     const auto greedy = c["greedy"].get<std::vector<int32_t>>();
-    const auto tokens = generate(engine, test::request(ids, int64_t(greedy.size()))).tokens;
+    const auto tokens = generate(engine, ask(ids, int64_t(greedy.size()))).tokens;
     const size_t equal = size_t(std::mismatch(greedy.begin(), greedy.end(), tokens.begin()).first - greedy.begin());
     errors.greedy_equal += int64_t(equal);
     if (equal == greedy.size()) continue;

@@ -70,7 +70,7 @@ void expect_no_effect(const EngineOptions& options) {
   for (const auto& policy : Register<SparsePolicy>::all()) readings.emplace_back(policy.name);
   for (const std::string& name : readings)
     for (const char* rule : {"match", "ratio"}) {
-      Request request = test::request(random_prompt(150, 256, 21), 40);
+      auto request = ask(random_prompt(150, 256, 21), 40);
       request.sampling.temperature = 0.8;
       request.speculation.proposer = "self";
       request.speculation.rule = rule;
@@ -117,7 +117,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
       static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32"};
       auto engine = load({.model = tiny_path(model), .device = device, .kv_dtype = kKvTypes[turn++ % 3], .context_len = 256});
       EngineParts& parts = engine->parts();
-      Request request = test::request(random_prompt(150, 256, 21), 40);
+      auto request = ask(random_prompt(150, 256, 21), 40);
       for (size_t i = 100; i < 150; ++i) request.prompt[i] = request.prompt[i % 20];
       request.speculation.proposer = "suffix", request.speculation.num_tokens = 5, request.speculation.tree_tokens = 6;
       request.speculation.suffix_factor = 3;
@@ -146,7 +146,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
 // The test of the test: an entry that is final does matter.
 TEST(Poison, OfAFinalEntryIsNoticed) {
   auto engine = tiny_engine("qwen3-tied", "reference");
-  auto step = make_step(*engine, test::request(random_prompt(150, 256, 21), 40));
+  auto step = make_step(*engine, ask(random_prompt(150, 256, 21), 40));
   ASSERT_TRUE(step->prefill(nullptr).ok());
   engine->parts().store->poison(step->sequence().pages.view(), 17, 18);
   EXPECT_FALSE(step->round().ok());
@@ -154,7 +154,7 @@ TEST(Poison, OfAFinalEntryIsNoticed) {
 
 TEST(Poison, ChangesNothingForTheShippedModel) {
   auto engine = load({.model = wren_path(), .threads = 2, .context_len = 2560});
-  Request request = test::request(copying_prompt(engine->tokenizer(), 2048, 8), 60);
+  auto request = ask(copying_prompt(engine->tokenizer(), 2048, 8), 60);
   request.speculation.proposer = "self";
   request.speculation.ratio = 0.02;
   const Outcome clean = run(*engine, request, {}), poisoned = run(*engine, request, {true, true, true, true});

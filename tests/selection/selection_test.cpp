@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 class Recording {
  public:
   Recording() {
-    const std::string base = tree_path() + "/models/golden/selection/rounds";
+    const auto base = tree_path() + "/models/golden/selection/rounds";
     std::ifstream text(base + ".json"), binary(base + ".bin", std::ios::binary);
     HUNCH_CHECK(text.good() && binary.good());
     json = Json::parse(text);

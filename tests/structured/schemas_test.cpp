@@ -57,7 +57,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
   constexpr Method kMethods[] = {{"self", 0}, {"self", 6}, {"ngram", 0}, {"suffix", 0}, {"eagle3", 0}, {"eagle3", 6}};
   int64_t drafted = 0, accepted = 0;
   for (int i = 0; i < kSchemas; ++i) {
-    auto request = test::request(random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
+    auto request = ask(random_prompt(20 + i % 7, 256, uint64_t(i)), 60);
     request.sampling.temperature = i % 3 == 0 ? 0.0 : 0.9;
     request.sampling.seed = uint64_t(i);
     ban_blanks(*engine, request);
@@ -88,7 +88,7 @@ TEST_F(Schemas, AreKeptUnderRuleRatio) {
   const std::vector<std::string> schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
-      auto request = test::request(random_prompt(20, 256, i), 60);
+      auto request = ask(random_prompt(20, 256, i), 60);
       request.sampling.temperature = 1, request.sampling.seed = i;
       ban_blanks(*engine, request);
       request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};

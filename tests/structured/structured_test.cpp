@@ -20,7 +20,7 @@ class Structured : public testing::Test {
     return {.model = tiny_path("qwen3-tied"), .threads = 2, .context_len = 256, .max_num_seqs = 1};
   }
   static Request request(StructuredOutput structured, int seed, int64_t max_tokens = 60) {
-    auto out = test::request(phrases(60, 30, uint64_t(seed)), max_tokens);
+    auto out = ask(phrases(60, 30, uint64_t(seed)), max_tokens);
     out.sampling.temperature = seed % 2 ? 0.9 : 0.0;
     out.sampling.seed = uint64_t(seed);
     out.structured = std::move(structured);

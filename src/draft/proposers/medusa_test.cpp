@@ -69,7 +69,7 @@ class MedusaTest : public FolderTest {
   }
   std::string refusal(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
     put_heads(config, tensors, map);
-    const std::string message = error_of(MedusaHeads::read(setup()));
+    const auto message = error_of(MedusaHeads::read(setup()));
     EXPECT_TRUE(message.starts_with(folder_)) << message;
     return message.substr(message.find(": ") + 2);
   }
