@@ -67,7 +67,7 @@ class CInterface : public testing::Test {
 
 TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
   auto engine = load({.model = model(), .threads = 1, .context_len = 512});
-  Request same = request(prompt_, 20);
+  Request same = ask(prompt_, 20);
   same.sampling.temperature = 1, same.sampling.seed = 5;
   const auto plain = plain_stream(*engine, same);
 

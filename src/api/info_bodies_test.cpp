@@ -80,7 +80,7 @@ TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
 }
 
 TEST(InfoBodies, DescribeEveryKeyThatABodyMaySet) {
-  const std::string text = openapi_body("1.2");
+  const auto text = openapi_body("1.2");
   EXPECT_LT(text.size(), 60000u);
   const json description = json::parse(text);
   EXPECT_EQ(description["openapi"], "3.1.0");

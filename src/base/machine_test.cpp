@@ -21,7 +21,7 @@ TEST_F(Machine, ALimitOfTheControlGroupIsFoundInBothVersionsAndTheLeastCounts) {
 
 TEST_F(Machine, AFactIsFoundByItsWholeName) {
   put("facts", "model\t\t: 143\nmodel name\t: A fast one\nflags : \n");
-  const std::string file = at("facts");
+  const auto file = at("facts");
   EXPECT_EQ(machine_fact(file, "model name"), "A fast one");
   EXPECT_EQ(machine_fact(file, "model"), "143");
   EXPECT_EQ(machine_fact(file, "flags"), "");

@@ -38,8 +38,8 @@ class Workers {
     begin(count, std::move(item), (count - 1) / each);
     finish();
   }
-  // The same in two: in between the caller does something else, and without threads nothing happens.
-  void start(int64_t count, std::function<void(int64_t)> item) { begin(count, std::move(item), count); }
+  // The same in two: in between the caller does something else, and so many threads are `woken`; without any nothing happens.
+  void start(int64_t count, std::function<void(int64_t)> item, int64_t woken) { begin(count, std::move(item), woken); }
   void finish() {
     take();
     for (int look = 0; look < kLooks && done_ != count_; ++look) std::this_thread::yield();

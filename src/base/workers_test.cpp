@@ -23,7 +23,8 @@ TEST(Workers, FinishWhatWasStartedMeanwhile) {
     workers.finish();
     for (int64_t items = 0; items < 300; ++items) {
       std::vector<int> done(size_t(items), 0);
-      workers.start(items, [&](int64_t i) { ++done[size_t(i)]; });
+      workers.start(
+          items, [&](int64_t i) { ++done[size_t(i)]; }, count);
       if (items % 2) workers.finish();  // else the next loop does, but for the last
       if (items % 2 == 0) workers.run(items, [&](int64_t i) { ++done[size_t(i)]; });
       for (const int times : done) ASSERT_EQ(times, items % 2 ? 1 : 2);

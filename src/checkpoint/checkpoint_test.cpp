@@ -69,7 +69,7 @@ TEST_F(CheckpointTest, RefusesAnIndexThatPointsElsewhere) {
 
 TEST_F(CheckpointTest, RefusesALinkedShardOutsideButAllowsHubCacheLinks) {
   put_shards(5);
-  const std::string shard = at(kFirst), outside = folder_ + "_outside";
+  const auto shard = at(kFirst), outside = folder_ + "_outside";
   fs::create_directories(outside);
   fs::rename(shard, outside + "/blob");
   fs::create_symlink(outside + "/blob", shard);

@@ -58,7 +58,7 @@ TEST_F(ConvertDrafterTest, MatricesTakeTheEncodingAndVectorsStayFloat) {
 
 TEST_F(ConvertDrafterTest, AConvertedDrafterConvertsAgain) {
   converted(folder_, DType::F32);
-  const std::string first = at("first.gguf");
+  const auto first = at("first.gguf");
   fs::rename(out_, first);
   const auto again = converted(first, DType::Q8_0);
   EXPECT_EQ(again->find("fc.weight")->dtype, DType::Q8_0);

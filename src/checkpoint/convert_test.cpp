@@ -152,7 +152,7 @@ TEST_F(ConvertTest, RowsThatNoBlockDividesFallBackWithANote) {
 TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {
   put_model("qwen3");
   converted(DType::Q8_0);
-  const std::string first = at("first.gguf");
+  const auto first = at("first.gguf");
   fs::rename(out_, first);
   converted(DType::Q8_0, first);
   std::ifstream a(first), b(out_);

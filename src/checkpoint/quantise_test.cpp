@@ -62,7 +62,7 @@ TEST(Quantise, EncodesQ8AndQ4ToTheRecordedBytes) {
 }
 
 TEST(Quantise, Q4KLosesLessThanQ40OnTheSameRow) {
-  std::vector<float> x = tiny::values(4096, 3);
+  auto x = tiny::values(4096, 3);
   EXPECT_LT(relative_rms(x, DType::Q4_K), 0.95 * relative_rms(x, DType::Q4_0));
   EXPECT_LT(relative_rms(x, DType::Q8_0), 0.01);
   for (float& value : x) value += 0.8f;  // one-sided rows are what the minimum is for
@@ -175,7 +175,7 @@ TEST(Quantise, SplitBlocksReadLikeBlocks) {
 TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
   for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::MXFP4})
     for (const float scale : {0.f, 1e-42f, 1e-38f, 1e-20f}) {
-      std::vector<float> x = tiny::values(256, 9);
+      auto x = tiny::values(256, 9);
       for (float& value : x) value *= scale;
       dequantise_row(dtype, tiny::encoded(dtype, x).data(), x.data(), 256);
       for (const float value : x) EXPECT_LE(std::fabs(value), 1e-7f) << dtype_info(dtype).name << " " << scale;

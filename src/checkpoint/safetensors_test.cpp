@@ -52,7 +52,7 @@ TEST(Safetensors, RefusesEveryMalformedHeaderAndSaysWhy) {
       {"metadata is a list", R"({"__metadata__":[]})", 0, "__metadata__"},
   };
   for (const BadHeader& bad : cases) {
-    const std::string message = parse_error(tiny::safetensors(bad.header, bad.data_bytes));
+    const auto message = parse_error(tiny::safetensors(bad.header, bad.data_bytes));
     EXPECT_TRUE(message.find(bad.expected) != message.npos) << bad.name << ": " << message;
     EXPECT_TRUE(message.starts_with("w.safetensors: ") || message == "accepted") << message;
   }

@@ -80,14 +80,14 @@ TEST(BenchRows, JsonIsAnArrayWhateverTheNumberOfRows) {
 
 TEST(BenchRows, JsonLinesAreOneObjectALine) {
   RowPrinter printer(RowFormat::JsonLines, {});
-  const std::string out = printer.row(a_row()) + printer.end();
+  const auto out = printer.row(a_row()) + printer.end();
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1);
   EXPECT_EQ(ordered_json::parse(out, nullptr, false)["drafter"], "self");
 }
 
 TEST(BenchRows, CsvQuotesEveryCellAndLeavesSamplesOut) {
   RowPrinter printer(RowFormat::Csv, {});
-  const std::string out = printer.row(a_row());
+  const auto out = printer.row(a_row());
   EXPECT_TRUE(out.starts_with("model_type,model_size,")) << out;
   EXPECT_EQ(out.find("samples"), std::string::npos);
   expect_part(out, "\"q \"\"x\"\"\",\"1048576\"");
@@ -95,7 +95,7 @@ TEST(BenchRows, CsvQuotesEveryCellAndLeavesSamplesOut) {
 
 TEST(BenchRows, MarkdownLinesUpAndHasTheOptionalColumns) {
   RowPrinter printer(RowFormat::Markdown, {"drafter", "speedup"});
-  const std::string out = printer.row(a_row());
+  const auto out = printer.row(a_row());
   std::vector<size_t> widths;  // in columns: plus-minus is two bytes
   for (size_t at = 0; at < out.size();) {
     const size_t end = out.find('\n', at);

@@ -35,7 +35,7 @@ TEST(HtmlReport, DrawsAPlotForEachKindOfRow) {
       {{"context", 512}, {"perplexity", 12.0}},
       {{"context", 512}, {"accuracy", 0.5}, {"lossless", false}},
   };
-  const std::string page = html_report(rows, "t");
+  const auto page = html_report(rows, "t");
   for (const char* title : {"Speed-up over plain", "Generation by context", "Acceptance by position", "Where the time",
            "Throughput of many", "Perplexity by context", "Facts found"})
     expect_part(page, title);
@@ -43,7 +43,7 @@ TEST(HtmlReport, DrawsAPlotForEachKindOfRow) {
 }
 
 TEST(HtmlReport, NeedsNothingFromElsewhere) {
-  const std::string page = html_report({{{"context", 512}, {"perplexity", 12.0}}}, "t");
+  const auto page = html_report({{{"context", 512}, {"perplexity", 12.0}}}, "t");
   for (const char* bad : {"<script", "http://", "https://", "@import", "url("})
     EXPECT_EQ(page.find(bad), std::string::npos) << bad;
   expect_part(page, "prefers-color-scheme:dark");
@@ -52,7 +52,7 @@ TEST(HtmlReport, NeedsNothingFromElsewhere) {
 TEST(HtmlReport, TextFromFilesStaysText) {
   const std::vector<ordered_json> rows{
       {{"drafter", "<script>alert(1)</script>"}, {"n_depth", 8}, {"speedup", 1.0}, {"engine_info", "a&b<c"}}};
-  const std::string page = html_report(rows, "<b>");
+  const auto page = html_report(rows, "<b>");
   EXPECT_EQ(page.find("<script"), std::string::npos);
   EXPECT_EQ(page.find("<b>"), std::string::npos);
   expect_part(page, "a&amp;b&lt;c");

@@ -23,7 +23,7 @@ Generation speculated() {
 }
 
 TEST(Report, JsonIsOneLineWithEveryPromisedField) {
-  const Generation g = speculated();
+  const auto g = speculated();
   const std::string line = json_line(report_json({g, "two\nlines", "wren", 0.07, 10}));
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto j = nlohmann::json::parse(line);
@@ -41,7 +41,7 @@ TEST(Report, JsonIsOneLineWithEveryPromisedField) {
 }
 
 TEST(Report, ExpertsAreSpokenOfWhereThereAreAny) {
-  Generation g = speculated();
+  auto g = speculated();
   EXPECT_FALSE(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0}))).contains("experts_read_per_step"));
   g.steps = 4, g.experts_read = 50;
   EXPECT_EQ(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0})))["experts_read_per_step"], 12.5);
@@ -49,14 +49,14 @@ TEST(Report, ExpertsAreSpokenOfWhereThereAreAny) {
 }
 
 TEST(Report, JsonSurvivesBytesThatAreNoText) {
-  const Generation g = speculated();
+  const auto g = speculated();
   const auto j = nlohmann::json::parse(json_line(report_json({g, "a\xffz", "m", 0, 0})));
   EXPECT_EQ(j["text"], "a\xef\xbf\xbdz");
 }
 
 TEST(Report, TextHoldsTheLineThatPeopleGrep) {
-  const Generation g = speculated();
-  const std::string text = report_text({g, "", "wren", 0.07, 10}, Paint{});
+  const auto g = speculated();
+  const auto text = report_text({g, "", "wren", 0.07, 10}, Paint{});
   expect_part(text, "draft acceptance rate = 0.50000 (    2 accepted /     4 generated)");
   expect_part(text, "draft 20 %, verify 50 %, select 10 %, other 20 %");
   expect_part(text, "1.0 kB (plain decoding: 1.3 kB)");  // 10 bytes x 2 pages of 64
@@ -64,7 +64,7 @@ TEST(Report, TextHoldsTheLineThatPeopleGrep) {
 }
 
 TEST(Report, SaysLossyOutLoud) {
-  Generation g = speculated();
+  auto g = speculated();
   g.lossless = false;
   expect_part(report_text({g, "", "wren", 0.07, 10}, Paint{}), "LOSSY");
   EXPECT_FALSE(report_json({g, "", "wren", 0.07, 10}).contains("approx"));

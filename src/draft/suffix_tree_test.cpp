@@ -9,8 +9,7 @@
 namespace hunch {
 namespace {
 
-using test::Dice;
-using test::Tokens;
+using namespace test;
 using Counts = std::map<Tokens, int>;
 
 struct Text {
@@ -77,7 +76,7 @@ TEST(SuffixTree, CountsEverySubstringUpToItsDepth) {
     tree.reserve(256);
     Counts wanted;
     for (int texts = dice.below(5); texts >= 0; --texts) {
-      const Tokens tokens = test::random_stream(1 + dice.below(50), 2 + dice.below(5), dice);
+      const Tokens tokens = random_stream(1 + dice.below(50), 2 + dice.below(5), dice);
       add(tree, tokens, depth);
       count_substrings(tokens, depth, wanted);
     }
@@ -96,7 +95,7 @@ TEST(SuffixTree, ForgetsATextAsIfItHadNeverKnownIt) {
     std::deque<Text> texts;
     int tokens = 0;
     for (int step = 0; step < 40; ++step) {
-      const Tokens more = test::random_stream(1 + dice.below(60), alphabet, dice);
+      const Tokens more = random_stream(1 + dice.below(60), alphabet, dice);
       while (!texts.empty() && (tokens + int(more.size()) > 128 || dice.below(4) == 0)) {
         forget(tree, texts[0], depth);
         tokens -= int(texts[0].tokens.size());
@@ -129,7 +128,7 @@ TEST(SuffixTree, ForgetsItsEndAsIfItHadNeverKnownIt) {
       const int first = std::max(0, kept - depth + 1);
       text.resize(size_t(kept));
       tree.cut(uint32_t(kept));
-      for (const int32_t token : test::random_stream(dice.below(256 - kept) / 2, alphabet, dice)) {
+      for (const int32_t token : random_stream(dice.below(256 - kept) / 2, alphabet, dice)) {
         text.push_back(token);
         tree.append(token);
       }
@@ -152,7 +151,7 @@ TEST(SuffixTree, GrowsWithoutForgetting) {
   Counts wanted;
   for (int size = 16; size <= 1024; size *= 2) {
     tree.reserve(size);
-    const Tokens tokens = test::random_stream(size / 2, 4, dice);
+    const Tokens tokens = random_stream(size / 2, 4, dice);
     add(tree, tokens, 7);
     count_substrings(tokens, 7, wanted);
     ASSERT_EQ(read(tree), wanted);

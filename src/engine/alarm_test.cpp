@@ -7,6 +7,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int32_t kSaid = 40, kNeverSaid = 41;  // requests of this test allow ids up to the first
 
 // Stands in for a learned drafter that was loaded: guesses one token a round.
@@ -26,7 +28,7 @@ class Stubborn final : public Proposer {
 
 class Alarm : public testing::Test {
  protected:
-  Alarm() : engine(test::load({.model = test::tiny_path("qwen3-tied"), .threads = 1, .context_len = 256})) {
+  Alarm() : engine(load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = 256})) {
     EngineParts& parts = engine->parts();
     parts.options.drafters = {{.method = "eagle3", .path = "the-folder"}};
     auto made = std::make_unique<Stubborn>(kNeverSaid);
@@ -36,11 +38,11 @@ class Alarm : public testing::Test {
   // A request in which the drafter guesses `rounds` times: the first token comes of the prompt, and the last one of a round that
   // has no room for a guess.
   std::string warning_after(int rounds, const char* proposer = "eagle3") {
-    auto request = test::ask(test::random_prompt(20, 256, 3), rounds + 2);
+    auto request = ask(random_prompt(20, 256, 3), rounds + 2);
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 1;
     request.sampling.allowed_token_ids = {kSaid};
-    const auto run = test::generate(*engine, request);
+    const auto run = generate(*engine, request);
     EXPECT_TRUE(run.lossless);
     EXPECT_EQ(run.tokens, std::vector<int32_t>(size_t(rounds) + 2, kSaid));
     if (proposer == std::string("eagle3") && drafter->guess == kNeverSaid) { EXPECT_EQ(run.rounds, rounds); }
@@ -84,10 +86,10 @@ TEST_F(Alarm, LooksAtRoundsInWhichTheDrafterGuessed) {
 // As under `auto`, which has several at hand.
 TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
   EngineParts& parts = engine->parts();
-  auto plan = plan_request(test::ask({1}, 10), {}, 16);
+  auto plan = plan_request(ask({1}, 10), {}, 16);
   ASSERT_TRUE(plan.ok());
   plan->proposer = "auto", plan->drafters = {"eagle3", "ngram"}, plan->gamma = plan->nodes = 1;
-  auto request = test::ask(test::random_prompt(20, 256, 3), 20);
+  auto request = ask(random_prompt(20, 256, 3), 20);
   request.sampling.allowed_token_ids = {kSaid};
   auto run = Solo::make(parts, *plan, request);
   ASSERT_TRUE(run.ok() && (*run)->prefill(nullptr).ok());

@@ -117,7 +117,8 @@ Controller::Controller(EngineParts& parts)
     remembered |= arm == kLookup;
   }
   for (size_t quality = 0; quality < kLookupPrior.size() && !remembered; ++quality)
-    planner_.seed(kLookup, 0, kLookupPrior[quality], kPriorRounds, int(quality));
+    for (const int drawn : {0, kQualities / 2})
+      planner_.seed(kLookup, 0, kLookupPrior[quality], kPriorRounds, int(quality) + drawn);
   // A damaged or foreign file is as good as none; what is learned now replaces it.
   if (!path_.empty()) (void)table_.load(path_, key_);
   Profile profile;
@@ -161,7 +162,8 @@ RequestView Controller::view_of(const Running& who) const {
   if (parts_.model->shape().nsa.used() || (who.check && who.plan.sparse.ratio < 1) || !may_draft_itself(who))
     view.arms &= ~(1u << kSelf);  // its attention is sparse already, or there is little to leave out
   const DraftTree& found = who.drafters[kLookup].tree;
-  view.found[kLookup] = {.length = found.size, .quality = std::min(kQualities - 1, int(std::bit_width(unsigned(found.worth))))};
+  const int quality = std::min(kQualities / 2 - 1, int(std::bit_width(unsigned(found.worth))));
+  view.found[kLookup] = {.length = found.size, .quality = quality + (who.plan.greedy() ? 0 : kQualities / 2)};
   return view;
 }
 

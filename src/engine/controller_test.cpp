@@ -92,7 +92,7 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
           .context_len = 384,
           .prefix_caching = caching,
           .drafters = {{.path = tiny_path("eagle3")}}});
-      auto turn = request(random_prompt(60, 256, 8), answer);
+      auto turn = ask(random_prompt(60, 256, 8), answer);
       turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
       turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;
       const auto first = generate(*engine, turn);

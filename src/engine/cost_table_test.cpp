@@ -86,7 +86,7 @@ TEST(CostTable, KnowsWhatItHasSeen) {
 }
 
 TEST(CostTable, SurvivesAFileUnchanged) {
-  const std::string path = testing::TempDir() + "/hunch_costs/a/table.json";
+  const auto path = testing::TempDir() + "/hunch_costs/a/table.json";
   CostTable table(priors()), other(priors());
   for (int i = 0; i < 9; ++i) {
     table.verify.record({8, 1, 9000}, 3.3);

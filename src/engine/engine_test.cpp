@@ -210,7 +210,7 @@ class Whole : public testing::Test {
     return test::load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
   }
   static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
-    auto request = ask(random_prompt(prompt_len, 256, 5), max_tokens);
+    auto request = test::ask(random_prompt(prompt_len, 256, 5), max_tokens);
     request.sampling.temperature = 0.8;
     request.speculation.proposer = proposer;
     request.speculation.num_tokens = 5;
@@ -360,7 +360,7 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
 
 TEST(Experts, ThatAStepReadsAreCounted) {
   auto engine = load({.model = tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
-  auto request = ask(random_prompt(60, 256, 1), 20);
+  auto request = test::ask(random_prompt(60, 256, 1), 20);
   const auto plain = generate(*engine, request);
   EXPECT_GT(plain.steps, 0);
   EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each

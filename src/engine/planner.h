@@ -58,7 +58,7 @@ class Planner {
   const PlannerOptions& options() const { return options_; }
 
  private:
-  static constexpr int kBuckets = 8, kSteps = kMaxPlannedDraft + 1;
+  static constexpr int kBuckets = kQualities, kSteps = kMaxPlannedDraft + 1;
   static constexpr double kSharedStrength = 6;  // trials that a prior is worth against shared counts
   static constexpr double kLeast = 0.01, kMost = 0.995;
   static constexpr double kRunsKeep = 0.9;                    // of what is known about runs of lookups, per round

@@ -24,7 +24,7 @@ EngineOptions tiny(int seqs, int64_t context_len = 1024) {
 }
 
 Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
-  auto request = ask(random_prompt(prompt_len, 256, seed), max_tokens);
+  auto request = test::ask(random_prompt(prompt_len, 256, seed), max_tokens);
   request.sampling.temperature = 1.0;
   request.sampling.seed = seed;
   request.speculation.proposer = "none";
@@ -175,7 +175,7 @@ TEST(Service, TheHeartbeatCountsLayersAndRestsWhenNothingRuns) {
 
 TEST(Service, CancelEndsARequestThatWaits) {
   Gate gate;
-  EngineOptions options = tiny(1);
+  auto options = tiny(1);
   options.progress = gate.callback();
   auto engine = load(options);
   auto running = submit(*engine, ask(1, 20));
@@ -190,7 +190,7 @@ TEST(Service, CancelEndsARequestThatWaits) {
 
 TEST(Service, CancelEndsARequestInItsPrefill) {
   Gate gate;
-  EngineOptions options = tiny(1);
+  auto options = tiny(1);
   options.chunk_len = 16;
   options.progress = gate.callback();
   auto engine = load(options);
@@ -216,7 +216,7 @@ TEST(Service, CancelKeepsTheTokensThatWereOut) {
 }
 
 TEST(Service, RefusesMoreThanMayWaitAndTakesRequestsAgainLater) {
-  EngineOptions options = tiny(1);
+  auto options = tiny(1);
   options.max_waiting = 2;
   auto engine = load(options);
   std::vector<std::unique_ptr<TokenStream>> streams;
@@ -229,7 +229,7 @@ TEST(Service, RefusesMoreThanMayWaitAndTakesRequestsAgainLater) {
 
 TEST(Service, BetterPrioritiesOvertakeThoseThatWait) {
   Gate gate;
-  EngineOptions options = tiny(1);
+  auto options = tiny(1);
   std::vector<int64_t> prompts;  // in the order in which the engine ran them
   options.progress = [&, wait = gate.callback()](std::string_view what, int64_t done, int64_t total) {
     wait(what, done, total);
@@ -331,7 +331,7 @@ TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
 }
 
 TEST(Service, APoolThatHoldsOneRequestServesMany) {
-  EngineOptions options = tiny(8, 0);
+  auto options = tiny(8, 0);
   options.context_len = 0;
   options.kv_memory_bytes = 8 * int64_t(load(tiny(1))->parts().backend->kv_page_bytes(load(tiny(1))->parts().geometry));
   auto engine = load(options);

@@ -93,7 +93,7 @@ TEST(StrategyProfile, ReadsBackAndFindsTheRangeOfAContext) {
 TEST(StrategyProfile, RefusesDamageAndOtherModels) {
   StrategyProfile profile{.model = kModel, .drafter = "eagle3"};
   profile.rows = {{"strict", 0, 4096, {{4, 4}, {}}}};
-  const std::string good = profile.to_json();
+  const auto good = profile.to_json();
   ASSERT_TRUE(StrategyProfile::from_json(good, kModel).ok());
   ModelIdentity other = kModel;
   other.hash = "fedcba9876543210";

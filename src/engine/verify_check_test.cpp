@@ -258,7 +258,7 @@ TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
 
 TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
   const auto engine = load({.model = tiny_path("llama"), .threads = 1, .context_len = 128});
-  const std::string path = testing::TempDir() + "calibration.json";
+  const auto path = testing::TempDir() + "calibration.json";
   ASSERT_TRUE(made_up(*engine).save(path).ok());
   EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
   EXPECT_EQ(load(options)->parts().calibration->anchors, std::vector<int>{0});

@@ -47,7 +47,7 @@ TEST(ApiKeys, AcceptsItsKeysAndNothingElse) {
 }
 
 TEST(ApiKeys, AFileWithoutAKeyIsRefusedAndLeavesTheKeysAsTheyWere) {
-  const std::string path = testing::TempDir() + "/hunch_keys";
+  const auto path = testing::TempDir() + "/hunch_keys";
   std::ofstream(path) << "# a comment\n\nsecret \r\n";
   ApiKeys keys;
   ASSERT_TRUE(keys.set({}, path).ok());

@@ -70,7 +70,7 @@ TEST(Bpe, MergesWordsOfAnyLengthAsTheDefinitionDoes) {
 TEST(ByteAlphabet, SpellsEachByteAsOneCharacterAndBack) {
   std::string all;
   for (int b = 0; b < 256; ++b) all += char(b);
-  const std::string spelt = spell_bytes(all);
+  const auto spelt = spell_bytes(all);
   EXPECT_FALSE(first_invalid_utf8(spelt));
   std::string back;
   EXPECT_TRUE(append_spelt_bytes(spelt, back));

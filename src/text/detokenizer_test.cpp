@@ -60,7 +60,7 @@ TEST_F(DetokenizerTest, WritesOneReplacementPerMaximalBrokenPart) {
 
 TEST_F(DetokenizerTest, SkipsOrShowsSpecialTokensAndIgnoresUnknownIds) {
   const int32_t end = *tokenizer_.token_id("<|im_end|>");
-  std::vector<int32_t> ids = byte_ids("a");
+  auto ids = byte_ids("a");
   ids.insert(ids.end(), {end, 999'999, -1, *tokenizer_.token_id("b")});
   EXPECT_EQ(detokenize(tokenizer_, ids), "ab");
   EXPECT_EQ(detokenize(tokenizer_, ids, false), "a<|im_end|>b");

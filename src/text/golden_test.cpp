@@ -37,7 +37,7 @@ TEST_P(Golden, IdsEqualThoseOfHuggingFaceOnEveryLine) {
   const std::string sums = golden_["crcs"];
   for (size_t i = 0; i < lines_.size(); ++i) {
     const uint32_t parsed = uint32_t(std::stoul(sums.substr(6 * i, 6), nullptr, 16));
-    const std::string key = std::to_string(i);
+    const auto key = std::to_string(i);
     const uint32_t plain = golden_["plain"].value(key, parsed);
     const auto ids = encode(tokenizer_, lines_[i], {.parse_special = true, .add_bos = false});
     EXPECT_EQ(sum_of(ids), parsed) << "line " << i << ": " << lines_[i];

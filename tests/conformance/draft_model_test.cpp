@@ -74,7 +74,7 @@ TEST(DraftModel, KnowsPagesThatItSawAndReadsThoseThatItDidNot) {
 // Rows that wait for their first draft are more than fit into a pass, and requests come and go.
 TEST(DraftModel, IsAlwaysRightInACrowdWithFewRowsAndPages) {
   for (const bool caching : {false, true}) {
-    EngineOptions options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"));
+    auto options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"));
     options.max_num_seqs = 6, options.chunk_len = 30, options.max_num_batched_tokens = 40, options.prefix_caching = caching;
     auto roomy = load(options);
     options.kv_memory_bytes = 2 * bytes_of_pages(*roomy, 9);  // the draft model's are as many
@@ -119,7 +119,7 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
 }
 
 TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
-  const std::vector<int> turned = turned_ids();
+  const auto turned = turned_ids();
   struct {
     const char *name, *mode;
     std::vector<int> ids;
@@ -142,7 +142,7 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
 }
 
 TEST(DraftModel, NeverGuessesWhatItCannotSay) {
-  std::vector<int> fewer = same_ids();
+  auto fewer = same_ids();
   for (int id = 0; id < 260; ++id) fewer[size_t(id)] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
   const auto path = renumbered("qwen3-tied", "fewer", fewer, 264);
   auto engine = load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
@@ -189,7 +189,7 @@ TEST(DraftModel, StopsWhereItsOwnContextEnds) {
 }
 
 TEST(DraftModel, RefusesAnotherVocabularyUnlessTold) {
-  std::vector<int> turned = same_ids();
+  auto turned = same_ids();
   std::swap(turned[65], turned[66]);
   const auto options = with_draft_model("qwen3-tied", renumbered("qwen3-tied", "swapped", turned, 260));
   const auto refused = Engine::load(options);

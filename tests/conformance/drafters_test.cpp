@@ -101,7 +101,7 @@ TEST_P(LearnedDrafter, GivesThePlainOutputsInACrowdWithFarTooFewPages) {
     for (const bool caching : {true, false}) {
       const char* kv = turn % 2 ? "bf16" : "f32";
       auto alone = load(options(device, kv, false));
-      EngineOptions crowd = options(device, kv);
+      auto crowd = options(device, kv);
       crowd.max_num_seqs = 6, crowd.prefix_caching = caching;
       crowd.chunk_len = 40 + 9 * turn, crowd.max_num_batched_tokens = 90 + 10 * turn;
       crowd.kv_memory_bytes = memory_of(*load(options(device, kv)), 7);

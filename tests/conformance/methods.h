@@ -45,7 +45,7 @@ inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
 // Samplings and rules of logits and ends. Some are made from what plain decoding says, so that they have work to do.
 inline constexpr int kNumKinds = 8;
 inline Request request_of_kind(Engine& plain, int kind, std::vector<int32_t> prompt, int64_t max_tokens) {
-  Request out = request(std::move(prompt), max_tokens);
+  auto out = ask(std::move(prompt), max_tokens);
   SamplingOptions& s = out.sampling;
   s.seed = 70u + uint64_t(kind);
   if (kind % 2) s.temperature = 0.8;

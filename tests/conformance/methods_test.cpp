@@ -37,7 +37,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
     }
   for (const auto& method : kMethods) {
     if (std::string(method.proposer) == "auto") continue;  // its planner may find that nothing pays
-    const std::string name = name_of(method);
+    const auto name = name_of(method);
     EXPECT_GE(accepted[name], 1) << name;
     EXPECT_LT(accepted[name], drafted[name]) << name;
   }

@@ -88,7 +88,7 @@ TEST_P(Sharing, OfNothingIsStrictBitForBit) {
       const auto strict = generate(*engine, request);
       EXPECT_TRUE(strict.lossless && !strict.approximation.any());
       for (const auto& [name, group] : {std::pair("reuse", 4), std::pair("approx", 1), std::pair("approx-reuse", 1)}) {
-        Generation run = run_class(*engine, request, name, "none", group);
+        auto run = run_class(*engine, request, name, "none", group);
         EXPECT_FALSE(run.lossless) << name;  // whatever came of it, exactness was not asked for
         EXPECT_EQ(run.approximation.precision_class, name);
         EXPECT_EQ(run.approximation.shared_choices + run.approximation.reused_choices, 0) << name;
@@ -109,13 +109,13 @@ TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
     auto request = ask(phrases(260, 40, 1), 80);
     const std::string layers = all_layers_but_0(*engine);
     const auto exact = generate_plain(*engine, request);
-    Generation plain = run_class(*engine, request, "reuse", layers, 1);
+    auto plain = run_class(*engine, request, "reuse", layers, 1);
     EXPECT_FALSE(plain.lossless);
     EXPECT_EQ(plain.approximation.reused_choices, plain.approximation.own_choices * (engine->parts().model->shape().layers - 1));
     differs = differs || plain.tokens != exact.tokens || !same_bits(plain.logprobs, exact.logprobs);
     for (const auto& method : {Method{"ngram"}, Method{"suffix", 6}, Method{"random-trees", 20}}) {
       set_method(request, method, 5);
-      Generation run = run_class(*engine, request, "reuse", layers, 1);
+      auto run = run_class(*engine, request, "reuse", layers, 1);
       accepted += run.accepted;
       EXPECT_EQ(run.tokens, plain.tokens) << device << " " << method.proposer;
     }
@@ -138,7 +138,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   request.speculation.num_tokens = 6, request.speculation.tree_tokens = 14;
   std::vector<Asked> calls;
   kept_calls = &calls;
-  const Generation run = run_class(*engine, request, "approx", "", 64);
+  const auto run = run_class(*engine, request, "approx", "", 64);
   kept_calls = nullptr;
   EXPECT_EQ(run.approximation.shared_choices % engine->parts().model->shape().layers, 0);
   EXPECT_GT(run.approximation.shared_choices, 0);
@@ -194,7 +194,7 @@ TEST_P(Sharing, LeavesNothingForExactRequests) {
   auto engine = load(options), fresh = load(options);
   auto request = ask(phrases(150, 40, 1), 200);
   set_method(request, {"suffix", 6}, 5);
-  const Generation lossy = run_class(*engine, request, "approx-reuse", all_layers_but_0(*engine), 8);
+  const auto lossy = run_class(*engine, request, "approx-reuse", all_layers_but_0(*engine), 8);
   auto longer = ask(request.prompt, 40);
   longer.prompt.insert(longer.prompt.end(), lossy.tokens.begin(), lossy.tokens.end());
   const auto exact = generate(*engine, longer);
@@ -219,13 +219,13 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   found->budget = 10;
   EXPECT_EQ(int(found->layers().size()), layers - 1);
 
-  const std::string path = testing::TempDir() + "/reuse-" + GetParam() + ".json";
+  const auto path = testing::TempDir() + "/reuse-" + GetParam() + ".json";
   ASSERT_TRUE(write_atomically(path, found->to_json()).ok());
   auto with = load({.model = tiny_path(GetParam()), .context_len = 512, .reuse_schedule = path});
   ASSERT_TRUE(with->parts().reuse_layers);
   EXPECT_EQ(*with->parts().reuse_layers, found->layers());
   auto request = ask(phrases(260, 40, 1), 30);
-  const Generation named = run_class(*with, request, "reuse", "", 1);
+  const auto named = run_class(*with, request, "reuse", "", 1);
   EXPECT_EQ(named.approximation.reuse_layers, found->layers());
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
 
@@ -244,7 +244,7 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   // Of the first nothing is expected and nothing comes; the second expects what does not come.
   for (const char* name : {"strict", "reuse", "approx"})
     profile.rows.push_back({name, 0, 4096, {{3, 3, 1, 1, false, 0, 90}, {4, 9, 2, name[0] == 'a' ? 4 : 1, true, 0, 80}, {}}});
-  const std::string path = testing::TempDir() + "/strategies.json";
+  const auto path = testing::TempDir() + "/strategies.json";
   ASSERT_TRUE(write_atomically(path, profile.to_json()).ok());
   auto with = load({.model = model, .context_len = 512, .strategies = path});
   auto request = ask(phrases(150, 40, 1), 120);
@@ -256,7 +256,7 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   EXPECT_GT(run.drafted, 0);
   EXPECT_EQ(run.strategy_changes, 2);
   EXPECT_EQ(run_class(*with, request, "reuse", "", 1).tokens, reused.tokens);
-  const Generation approx = run_class(*with, request, "approx", "", 1);
+  const auto approx = run_class(*with, request, "approx", "", 1);
   EXPECT_EQ(approx.approximation.group_rows, 4);
   EXPECT_GT(approx.approximation.shared_choices, 0);
   request.speculation.precision_class = "approx-reuse", request.speculation.reuse_layers = "1";

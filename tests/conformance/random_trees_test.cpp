@@ -8,6 +8,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // Random trees. Half of the nodes whose path is right so far get the right token, where that is known: from an earlier run of
 // the same request.
 class RandomTrees final : public Proposer {
@@ -70,7 +72,7 @@ class RandomTrees final : public Proposer {
       if (nodes_[size_t(node)].parent == parent) order_.push_back(node), depth_first(node);
   }
 
-  test::Dice dice_{5};
+  Dice dice_{5};
   std::vector<int32_t> known_;
   std::vector<Node> nodes_;
   std::vector<int> order_, place_;
@@ -80,13 +82,13 @@ const Register<Proposer> random_trees{"random-trees", "for tests",
 
 TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   int turn = 0;
-  test::TreeCounts counts;
+  TreeCounts counts;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : {"q8_0", "bf16", "f32", "f16", "fp8"}) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
       const char* model = kModels[turn % 3];
-      auto engine = test::load({
-          .model = test::tiny_path(model),
+      auto engine = load({
+          .model = tiny_path(model),
           .device = device,
           .threads = 1 + turn % 2,
           .kv_dtype = kv,
@@ -94,10 +96,10 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
           .max_draft = 256,
       });
       // Far from the end, which would cut the trees.
-      auto request = test::ask(test::random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
+      auto request = ask(random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
-      test::expect_entries_of_a_chain(*engine, request, 256, 115, turn, fmt::format("{} {} {}", device, kv, model), counts);
+      expect_entries_of_a_chain(*engine, request, 256, 115, turn, fmt::format("{} {} {}", device, kv, model), counts);
       ++turn;
     }
   EXPECT_EQ(counts.largest, 256);

@@ -5,9 +5,11 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 Request sampled_request(const char* policy, int gamma, int tree, uint64_t seed, int64_t max_tokens) {
-  auto request = test::ask(test::phrases(120, 60, seed % 4), max_tokens);
-  test::set_method(request, {"self", tree, policy}, gamma);
+  auto request = ask(phrases(120, 60, seed % 4), max_tokens);
+  set_method(request, {"self", tree, policy}, gamma);
   request.speculation.rule = "ratio";
   request.sampling.temperature = 1.0, request.sampling.seed = seed;
   return request;
@@ -20,8 +22,8 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
     for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"})
       for (const char* policy : {"vegas", "quest"}) {
         static constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window"};
-        auto engine = test::load({
-            .model = test::tiny_path(kModels[turn % 3]),
+        auto engine = load({
+            .model = tiny_path(kModels[turn % 3]),
             .device = device,
             .threads = 1 + turn % 2,
             .kv_dtype = kv,
@@ -33,7 +35,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
         const auto what = fmt::format(
             "{} {} {} gamma {} tree {}", device, kv, policy, request.speculation.num_tokens, request.speculation.tree_tokens);
         ++turn;
-        const auto run = test::generate(*engine, request);
+        const auto run = generate(*engine, request);
         EXPECT_TRUE(run.lossless) << what;
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         ASSERT_EQ(run.top.size(), 60u) << what;
@@ -42,7 +44,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
               << what << ": token " << i << " is impossible";
         for (size_t i = 1; i < run.drafted_by_position.size(); ++i)
           EXPECT_LE(run.drafted_by_position[i], run.drafted_by_position[i - 1]) << what;
-        beside += test::guesses_beside(run, what);
+        beside += guesses_beside(run, what);
       }
   EXPECT_GT(beside, 100) << "nothing branches";
 }
@@ -57,7 +59,7 @@ Kept kept_by(Engine& engine, int gamma, int tree) {
   for (uint64_t seed = 0; seed < 24; ++seed) {
     Request request = sampled_request("vegas", gamma, tree, seed, 100);
     request.speculation.ratio = 0.05, request.speculation.min_tokens = 4;
-    const auto run = test::generate(engine, request);
+    const auto run = generate(engine, request);
     kept.rounds += double(run.drafted_by_position[0]), kept.first += double(run.accepted_by_position[0]);
     kept.tokens += double(run.accepted), kept.beside += double(run.drafted);
     for (const auto at : run.drafted_by_position) kept.beside -= double(at);
@@ -66,7 +68,7 @@ Kept kept_by(Engine& engine, int gamma, int tree) {
 }
 
 TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
-  auto engine = test::load({.model = test::tiny_path("llama"), .device = "cpu", .threads = 2, .context_len = 256});
+  auto engine = load({.model = tiny_path("llama"), .device = "cpu", .threads = 2, .context_len = 256});
   const Kept chain = kept_by(*engine, 2, 0), tree = kept_by(*engine, 2, 4), longer = kept_by(*engine, 6, 0);
   EXPECT_GT(tree.share(), chain.share());
   // At equal nodes, where chains die young.

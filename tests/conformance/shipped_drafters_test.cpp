@@ -6,6 +6,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 struct Shipped {
   const char *file, *method;
   double least;  // share of first guesses that are kept, of those on the text below
@@ -19,8 +21,8 @@ constexpr Shipped kShipped[] = {
 class ShippedDrafter : public testing::TestWithParam<Shipped> {
  protected:
   std::unique_ptr<Engine> engine() const {
-    const std::string path = test::tree_path() + "/models/" + GetParam().file;
-    return test::load({.model = test::wren_path(), .threads = 2, .context_len = 1024, .drafters = {{.path = path}}});
+    const auto path = tree_path() + "/models/" + GetParam().file;
+    return load({.model = wren_path(), .threads = 2, .context_len = 1024, .drafters = {{.path = path}}});
   }
 };
 INSTANTIATE_TEST_SUITE_P(
@@ -28,20 +30,20 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   auto engine = this->engine();
-  const auto prompt = test::copying_prompt(engine->tokenizer(), 640, 4);
+  const auto prompt = copying_prompt(engine->tokenizer(), 640, 4);
   int64_t first = 0, kept = 0;
   for (const double temperature : {0.0, 0.8}) {
-    auto request = test::ask(prompt, 80);
+    auto request = ask(prompt, 80);
     request.sampling.temperature = temperature;
-    const auto plain = test::generate_plain(*engine, request);
+    const auto plain = generate_plain(*engine, request);
     for (const int shape : {0, 1, 2}) {
       SpeculationOptions& o = request.speculation;
       o = {.proposer = GetParam().method, .rule = "match"};
       if (shape < 2) o.num_tokens = 4;
       if (shape == 1) o.tree_tokens = 8, o.tree_top_k = 4;
       if (shape == 2) o.token_tree = {{0}, {1}, {2}, {0, 0}, {0, 1}, {1, 0}, {0, 0, 0}};
-      const auto run = test::generate(*engine, request);
-      test::expect_same_output(run, plain, fmt::format("T {} shape {}", temperature, shape));
+      const auto run = generate(*engine, request);
+      expect_same_output(run, plain, fmt::format("T {} shape {}", temperature, shape));
       EXPECT_GT(run.accepted, 0);
       EXPECT_LT(run.accepted, run.drafted);
       if (shape == 0 && temperature == 0) first = run.drafted_by_position.at(0), kept = run.accepted_by_position.at(0);

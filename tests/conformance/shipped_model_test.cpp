@@ -60,7 +60,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
       const std::string isa = isas[level], kv = kKvTypes[type];
       // All types on the best level, one on the others; portable code is slow: the tiny models must do.
       if (isa == "portable" || (level + 1 < isas.size() && type != 3 - level)) continue;
-      EngineOptions options = wren(4608);
+      auto options = wren(4608);
       options.isa = isa, options.kv_dtype = kv, options.threads = 1 + turn % 2, options.chunk_len = kChunks[turn % 3];
       auto engine = load(options);
       Equality equality(*engine);

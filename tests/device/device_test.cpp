@@ -36,7 +36,7 @@ const char* const kEncoded[] = {
 TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "qwen2-window", "llama-llama3", "mistral", "gpt-oss"}) {
-    EngineOptions options = tiny(model);
+    auto options = tiny(model);
     options.kv_dtype = turn % 2 ? "f16" : "bf16";
     options.chunk_len = turn % 3 ? 64 : 7;
     auto engine = load(options);
@@ -56,7 +56,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
 // Masks are filled by other threads (MaskWorkers) while guesses come and go.
 TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
-  EngineOptions options = tiny("qwen3-tied");
+  auto options = tiny("qwen3-tied");
   options.max_num_seqs = 5;
   auto engine = load(options);
   Together together(*engine);
@@ -83,7 +83,7 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
 // What sequences ask for in a layer goes together: their number does not multiply what a device starts.
 TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {
-    EngineOptions options = tiny("qwen3-tied");
+    auto options = tiny("qwen3-tied");
     options.max_num_seqs = batch;
     const auto engine = load(options);
     Request request;
@@ -102,7 +102,7 @@ TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
 TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
   int turn = 0;
   for (const char* kv : {"q8_0", "fp8"}) {
-    EngineOptions options = tiny(turn % 2 ? "qwen2-window" : "qwen3-tied");
+    auto options = tiny(turn % 2 ? "qwen2-window" : "qwen3-tied");
     options.kv_dtype = kv;
     auto engine = load(options);
     Equality equality(*engine);
@@ -219,7 +219,7 @@ TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
 
 TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
   for (const bool caching : {false, true}) {
-    EngineOptions options = tiny("qwen3-untied");
+    auto options = tiny("qwen3-untied");
     auto alone = load(options);
     options.max_num_seqs = 6, options.prefix_caching = caching;
     options.chunk_len = 40, options.max_num_batched_tokens = 90;
@@ -279,7 +279,7 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
   for (const char* model : {"qwen3-untied", "llama-linear", "qwen2-window", "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"}) {
     std::vector<int32_t> whole;
     for (const int chunk : {512, 2, 3, 7, 64, 149}) {
-      EngineOptions options = tiny(model);
+      auto options = tiny(model);
       options.chunk_len = chunk;
       auto engine = load(options);
       auto request = ask(random_prompt(150, 256, 9), 40);
@@ -389,7 +389,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
   int turn = 0;
   for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
     for (const char* kv : {"bf16", "f32", "fp8"}) {
-      EngineOptions options = tiny("echo");
+      auto options = tiny("echo");
       options.kv_dtype = kv;
       options.drafters.push_back({.path = tiny_path(name)});
       auto engine = load(options);
@@ -413,7 +413,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
 
 TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
   for (const std::string name : {"self", "echo", "echo-eagle3", "echo-medusa"}) {
-    EngineOptions options = tiny("echo");
+    auto options = tiny("echo");
     options.max_num_seqs = 6;
     if (name != "self") options.drafters.push_back({.path = tiny_path(name)});
     auto engine = load(options);
@@ -439,7 +439,7 @@ TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
 // Method auto chooses among lookups, self and what is loaded, trees and chains, several requests at once.
 TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
   for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
-    EngineOptions options = tiny("echo");
+    auto options = tiny("echo");
     options.max_num_seqs = 3;
     options.drafters.push_back({.path = tiny_path(name)});
     auto engine = load(options);

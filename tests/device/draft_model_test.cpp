@@ -67,7 +67,7 @@ TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
 }
 
 TEST_P(DeviceDraftModel, WaitsForItsIdsWhereTheyGoThroughInPieces) {
-  EngineOptions options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"), GetParam());
+  auto options = with_draft_model("qwen3-tied", tiny_path("qwen3-tied"), GetParam());
   options.max_num_seqs = 6, options.chunk_len = 66, options.max_num_batched_tokens = 400;  // 466 rows of a pass of drafts
   options.max_draft = 64;
   auto engine = load(options);

@@ -8,11 +8,13 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 constexpr int kTokens = 4, kChoices = 3;
 using Path = std::vector<int32_t>;
 
 Request drawn(const Path& prompt, int64_t tokens) {
-  auto request = test::ask(prompt, tokens);
+  auto request = ask(prompt, tokens);
   request.sampling.temperature = 1, request.sampling.top_k = kChoices;
   request.ignore_eos = true;
   return request;
@@ -24,10 +26,10 @@ INSTANTIATE_TEST_SUITE_P(On, DeviceLaw, testing::Values(std::pair("cuda", 20000)
 
 TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
   const auto [device, samples] = GetParam();
-  const auto devices = test::accelerators();
+  const auto devices = accelerators();
   if (std::find(devices.begin(), devices.end(), device) == devices.end()) GTEST_SKIP() << "no device";
-  auto engine = test::load({.model = test::tiny_path("qwen3-tied"), .device = device, .context_len = 256, .max_num_seqs = 64});
-  const Path prompt = test::random_prompt(90, 256, 5);
+  auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256, .max_num_seqs = 64});
+  const Path prompt = random_prompt(90, 256, 5);
 
   std::map<Path, double> joint = {{{}, 1.0}};
   for (int i = 0; i < kTokens; ++i) {
@@ -38,7 +40,7 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
       Request request = drawn(so_far, 1);
       request.sampling.logprobs = kChoices;
       request.speculation.proposer = "none";
-      const auto next = test::generate(*engine, request);
+      const auto next = generate(*engine, request);
       ASSERT_EQ(next.top.size(), 1u);
       double sum = 0;
       for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][size_t(j)].logprob));

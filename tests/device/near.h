@@ -8,7 +8,7 @@
 namespace hunch::test {
 
 inline std::vector<float> prompt_logprobs(Engine& engine, std::vector<int32_t> prompt) {
-  Request asked = request(std::move(prompt), 1);
+  auto asked = ask(std::move(prompt), 1);
   asked.sampling.prompt_logprobs = 0;
   std::vector<float> out;
   for (const TokenLogprob& token : generate_plain(engine, asked).prompt_logprobs) out.push_back(token.logprob);

@@ -40,7 +40,7 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
   int turn = 0;
   int64_t accepted = 0, drafted = 0;
   for (const int chunk : {512, 57}) {
-    EngineOptions with = options();
+    auto with = options();
     with.chunk_len = chunk;
     auto engine = load(with);
     auto request = ask(copying_prompt(engine->tokenizer(), 900 + 37 * turn, 3), 96);
@@ -59,10 +59,10 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
 }
 
 TEST_F(DeviceNsa, ACrowdWithFarTooFewPagesGivesThePlainOutputs) {
-  EngineOptions roomy = options();
+  auto roomy = options();
   roomy.max_num_seqs = 1, roomy.prefix_caching = false;
   auto alone = load(roomy);
-  EngineOptions tight = options();
+  auto tight = options();
   tight.max_num_seqs = 5, tight.chunk_len = 77, tight.max_num_batched_tokens = 200;
   tight.kv_memory_bytes = bytes_of_pages(*alone, 40);
   auto crowded = load(tight);
@@ -95,12 +95,12 @@ TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
     if (std::string_view(way.proposer) == "auto") continue;
     const auto what = fmt::format("{} {}", way.proposer, way.beside);
     EXPECT_EQ(run_class(way, "approx-reuse", "none", 1).tokens, plain.tokens) << what;
-    const Generation reuse = run_class(way, "reuse", "1,2,4,5", 1);
+    const auto reuse = run_class(way, "reuse", "1,2,4,5", 1);
     EXPECT_GT(reuse.approximation.reused_choices, reuse.approximation.own_choices) << what;
     EXPECT_FALSE(reuse.lossless);
     if (reusing.empty()) reusing = reuse.tokens;
     EXPECT_EQ(reuse.tokens, reusing) << what;
-    const Generation shared = run_class(way, "approx-reuse", "1,2,4,5", 16);
+    const auto shared = run_class(way, "approx-reuse", "1,2,4,5", 16);
     EXPECT_EQ(shared.tokens.size(), plain.tokens.size()) << what;
     EXPECT_GT(shared.approximation.shared_choices, 0) << what;
   }

@@ -43,7 +43,7 @@ Drafter load_drafter(const Json& golden_of, const char* device) {
 }
 
 Request drafting(const Drafter& drafter, int64_t prompt_len, int tokens) {
-  Request asked = request({drafter.text.begin(), drafter.text.begin() + prompt_len}, 20);
+  auto asked = ask({drafter.text.begin(), drafter.text.begin() + prompt_len}, 20);
   asked.speculation.proposer = drafter.method;
   asked.speculation.num_tokens = tokens;
   return asked;

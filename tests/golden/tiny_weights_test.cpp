@@ -35,7 +35,7 @@ TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
       const auto recipe = nlohmann::json::parse(contents(entry.path() / "weights.json"));
       ASSERT_FALSE(recipe["files"].empty());
       for (const auto& file : recipe["files"]) {
-        const std::string path = test::tiny_path(entry.path().filename()) + "/" + file["name"].get<std::string>();
+        const auto path = test::tiny_path(entry.path().filename()) + "/" + file["name"].get<std::string>();
         EXPECT_EQ(crc32(contents(path)), file["crc32"]) << path;
       }
       ++recipes;

@@ -189,7 +189,7 @@ class Soak {
       tallies_.longest = std::max(tallies_.longest, int64_t(request.prompt.size() + tokens.size()));
     }
     if (request.speculation.rule != "match" || tokens.empty()) return;
-    const std::string what = describe(request);
+    const auto what = describe(request);
     const Request guessed = request;
     request.speculation.proposer = "none";
     if (!whole) request.max_tokens = int64_t(tokens.size());

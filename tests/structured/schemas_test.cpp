@@ -49,7 +49,7 @@ class Schemas : public testing::Test {
 };
 
 TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
-  const std::vector<std::string> schemas = test::schemas(kSchemas);
+  const auto schemas = test::schemas(kSchemas);
   struct Method {
     const char* proposer;
     int tree_tokens;
@@ -85,7 +85,7 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
 
 // The same without seeds and shared noise: other outputs than plain decoding's, and just as valid.
 TEST_F(Schemas, AreKeptUnderRuleRatio) {
-  const std::vector<std::string> schemas = test::schemas(60);
+  const auto schemas = test::schemas(60);
   for (size_t i = 0; i < schemas.size(); ++i)
     for (const char* proposer : {"self", "eagle3", "ngram"}) {
       auto request = ask(random_prompt(20, 256, i), 60);

@@ -101,7 +101,7 @@ TEST_F(Structured, GuessesHaveNoMasksInFreeText) {
 
 TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
   auto alone = load(options());
-  EngineOptions narrow = options();
+  auto narrow = options();
   narrow.max_num_seqs = 5, narrow.chunk_len = 40, narrow.max_num_batched_tokens = 90;
   narrow.kv_memory_bytes = bytes_of_pages(*alone, 5);
   auto crowded = load(narrow);
@@ -115,7 +115,7 @@ TEST_F(Structured, CrowdsThatArePreemptedSayWhatEachSaysAlone) {
 
 // Logit rules that leave nothing of a grammar end that request, after what it could still say, and no other.
 TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
-  EngineOptions two = options();
+  auto two = options();
   two.max_num_seqs = 2;
   auto engine = load(two);
   for (const char* proposer : {"none", "self", "ngram", "suffix"}) {

@@ -41,7 +41,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
       " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
   for (int x = 0; x < rows; ++x) {
     if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
-    const std::vector<int> path = path_to(c.parents, x);
+    const auto path = path_to(c.parents, x);
     const AttendResult expected = chain_result(*backend, chain, request, path);
     for (size_t d = 0; d < path.size(); ++d) {
       const size_t row = size_t(path[d]);
@@ -52,7 +52,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   }
   // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
   const int x = rows - 1;
-  const std::vector<int> path = path_to(c.parents, x);
+  const auto path = path_to(c.parents, x);
   for (int other = 0; other < rows; ++other)
     if (std::find(path.begin(), path.end(), other) == path.end())
       kv.store->poison(kv.pages(), c.first_entry + other, c.first_entry + other + 1);

@@ -52,7 +52,7 @@ void expect_near_reference(Backend& cpu, const Matrix& matrix, int64_t rows) {
   ReferenceBackend reference;
   const auto exact = reference.load_weight(matrix.tensor), weight = cpu.load_weight(matrix.tensor);
   const int64_t n = weight->out_dim, k = weight->in_dim;
-  const std::vector<float> x = representable(rows * k), bias = gaussian(n);
+  const auto x = representable(rows * k), bias = gaussian(n);
   for (const bool accumulate : {false, true}) {
     const float* added = accumulate ? nullptr : bias.data();
     const auto got = product(cpu, *weight, x, rows, added, accumulate),

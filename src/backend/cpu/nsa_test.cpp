@@ -120,7 +120,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   const size_t width = size_t(c.shape.heads() * c.shape.head_dim);
   for (int x = 0; x < rows; ++x) {
     if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;
-    const std::vector<int> path = path_to(c.parents, x);
+    const auto path = path_to(c.parents, x);
     chain.kv.store->poison(chain.kv.pages(), c.first_entry, int64_t(chain.kv.table.size()) * kPageLen);
     chain.rows->poison(chain.row_pages(), c.form.rows_of(c.first_entry), int64_t(chain.table.size()) * kPageLen);
     NsaRequest line;
@@ -139,7 +139,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   ASSERT_LE(distance(whole.out, whole.out), 0) << what;
   // A row alone, with NaN in every row that is no ancestor of it.
   const int x = rows - 1;
-  const std::vector<int> path = path_to(c.parents, x);
+  const auto path = path_to(c.parents, x);
   for (int other = 0; other < rows; ++other)
     if (std::find(path.begin(), path.end(), other) == path.end())
       tree.kv.store->poison(tree.kv.pages(), c.first_entry + other, c.first_entry + other + 1);

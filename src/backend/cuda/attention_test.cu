@@ -350,7 +350,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
   for (int x = rows - 1; x >= 0 && leaves < 6; --x) {
     if (std::find(parents.begin(), parents.end(), x) != parents.end()) continue;  // a leaf's chain holds its ancestors
     ++leaves;
-    const std::vector<int> path = path_to(parents, x);
+    const auto path = path_to(parents, x);
     chain.store->poison(chain.pages(), first_entry, int64_t(chain.table.size()) * kPageLen);
     for (size_t d = 0; d < path.size(); ++d) store_row(device, chain, first_entry + int64_t(d), path[d]);
     const Attended right = device.run(chain, chain_of(request, path, shape));
@@ -365,7 +365,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
   EXPECT_LE(distance(whole.out, right.out), out_tolerance(shape)) << what;
   // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
   const int x = rows - 1;
-  const std::vector<int> path = path_to(parents, x);
+  const auto path = path_to(parents, x);
   for (int other = 0; other < rows; ++other)
     if (std::find(path.begin(), path.end(), other) == path.end())
       kv.store->poison(kv.pages(), first_entry + other, first_entry + other + 1);
@@ -424,7 +424,7 @@ TEST(CudaScores, EqualReferenceForEveryMetricCombinationAndSet) {
             const Request request = scored(shape, c.len, c.rows, metric, combine, shared, c.prefix);
             const Attended right = expected(kv, request);
             const float tolerance = logit_tolerance(shape) * std::sqrt(float(c.rows));  // of a sum over rows
-            const std::string what = shape.name() + " rows " + std::to_string(c.rows) + " metric " + std::to_string(int(metric)) +
+            const auto what = shape.name() + " rows " + std::to_string(c.rows) + " metric " + std::to_string(int(metric)) +
                 " combine " + std::to_string(int(combine)) + " shared " + std::to_string(shared);
             const Attended got = device.run(kv, request);
             expect_scores(got, right, c.prefix, tolerance, what);
@@ -503,7 +503,7 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         for (int32_t e = 0; e < tail_first && int64_t(all.size()) < 400; ++e)  // what is not selected does not matter
           if (!all.contains(e)) kv.store->poison(kv.pages(), e, e + 1);
         const Attended got = device.run(kv, request);
-        const std::string what = shape.name() + " shared " + std::to_string(shared) + " count " + std::to_string(count);
+        const auto what = shape.name() + " shared " + std::to_string(shared) + " count " + std::to_string(count);
         EXPECT_LE(distance(got.out, expected(kv, request).out), out_tolerance(shape)) << what;
         KvPair copy(*device.commands, shape, count + tail);
         copy.store->poison(copy.pages(), 0, count + tail);

@@ -78,16 +78,12 @@ std::string CudaBackend::description() const {
 
 Buffer CudaBackend::allocate(size_t bytes, Memory where) {
   bytes = std::max<size_t>(64, (bytes + 63) / 64 * 64);
+  if (where == Memory::Spare || where == Memory::Shared) {
+    Buffer taken = where == Memory::Spare ? spare_memory(bytes) : pinned_memory(bytes);
+    if (!taken) out_of_memory(bytes, cudaErrorMemoryAllocation);
+    return taken;
+  }
   void* data = nullptr;
-  if (where == Memory::Spare) {
-    Buffer spare = spare_memory(bytes);
-    if (!spare) out_of_memory(bytes, cudaErrorMemoryAllocation);
-    return spare;
-  }
-  if (where == Memory::Shared) {
-    if (const auto code = cudaMallocHost(&data, bytes); code != cudaSuccess) out_of_memory(bytes, code);
-    return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFreeHost(memory); });
-  }
   if (const auto code = cudaMalloc(&data, bytes); code != cudaSuccess) out_of_memory(bytes, code);
   return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
 }

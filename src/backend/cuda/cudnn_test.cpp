@@ -31,7 +31,7 @@ TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
       };
       add(std::vector<int32_t>{int32_t(len), int32_t(rows), shape.kv_heads, shape.group, shape.head_dim});
       for (const auto& values : {kv.keys(1), kv.values(1), request.q, out}) add(values);
-      const std::string name = std::to_string(shape.head_dim) + "-" + std::to_string(len) + "-" + std::to_string(rows);
+      const auto name = std::to_string(shape.head_dim) + "-" + std::to_string(len) + "-" + std::to_string(rows);
       put(name, bytes);
       command += " '" + at(name) + "'";
     }

@@ -70,7 +70,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
             .ids = strided(want_ids.data(), rows, k, out_stride),
             .shares = strided(want.data(), rows, k, out_stride)});
         ASSERT_EQ(ids.get(), want_ids) << k << " of " << n;
-        const std::vector<float> got = shares.get(), got_alone = alone.get();
+        const auto got = shares.get(), got_alone = alone.get();
         for (size_t i = 0; i < want.size(); ++i) {
           ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << k << " of " << n << ", element " << i;
           if (!std::isnan(want[i]))
@@ -208,7 +208,7 @@ TEST_F(CudaExperts, AreNearTheReference) {
       std::vector<float> want(routed.base.begin(), routed.base.begin() + rows * kHidden);
       experts.reference.experts(
           args(experts.exact, experts.clamp, routed.x.data(), routed.ids.data(), routed.shares.data(), want.data(), rows));
-      const std::vector<float> got = run(experts, routed, 0, rows);
+      const auto got = run(experts, routed, 0, rows);
       // The gate's output is rounded to bf16, and so are weights of other encodings: 8 bits of values around 1, of K-quants 0.073
       // somewhere among 150,000.
       for (size_t i = 0; i < want.size(); ++i)
@@ -221,7 +221,7 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
     const Experts experts(e.gate, e.up, e.down);
-    const std::vector<float> got = run(experts, routed, 0, kRows);
+    const auto got = run(experts, routed, 0, kRows);
     std::vector<float> want = routed.base;
     const DeviceArray<float> x(routed.x), gate(size_t(kRows * kWidth)), up(size_t(kRows * kWidth)), y(size_t(kRows * kHidden));
     const View<float, 2> g(gate.data(), kRows, kWidth), u(up.data(), kRows, kWidth);
@@ -233,7 +233,7 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
       const Product down[] = {{expert.down, expert.down_bias, View<float, 2>(y.data(), kRows, kHidden)}};
       enqueue_matmul(*commands, {View<const float, 2>(gate.data(), kRows, kWidth), down}, ActivationPath::Plain);
       ASSERT_TRUE(commands->wait().ok());
-      const std::vector<float> all = y.get();
+      const auto all = y.get();
       for (int64_t r = 0; r < kRows; ++r)
         for (int64_t slot = 0; slot < kPerRow; ++slot) {
           if (routed.ids[size_t(r * kPerRow + slot)] != int32_t(id)) continue;
@@ -249,10 +249,10 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
     const Experts experts(e.gate, e.up, e.down);
-    const std::vector<float> all = run(experts, routed, 0, kRows);
+    const auto all = run(experts, routed, 0, kRows);
     for (const auto& [first, rows] :
         {std::pair<int64_t, int64_t>{0, 1}, {7, 2}, {20, 5}, {30, 17}, {250, 20}, {3, 256}, {299, 1}}) {
-      const std::vector<float> some = run(experts, routed, first, rows);
+      const auto some = run(experts, routed, first, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
           << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
     }
@@ -262,10 +262,10 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
 TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {
   const Routed routed;
   Experts experts(DType::BF16, DType::BF16, DType::BF16);
-  const std::vector<float> before = run(experts, routed, 0, 2);
+  const auto before = run(experts, routed, 0, 2);
   std::swap(experts.experts[0], experts.experts[1]);
   ExpertTables fresh;
-  const std::vector<float> want = run(fresh, experts, routed, 0, 2);
+  const auto want = run(fresh, experts, routed, 0, 2);
   EXPECT_NE(before, want);
   EXPECT_EQ(run(experts, routed, 0, 2), want);
 }

@@ -15,7 +15,7 @@ std::vector<float> gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2);
 
 class HostOpsTest : public test::CommandsTest<> {
  protected:
-  const auto values = gaussian(kRows * kVocab);
+  const std::vector<float> values = gaussian(kRows * kVocab);
   const View<const float, 2> on_host{View<const float, 2>(values.data(), kRows, kVocab)};
   ReferenceBackend reference;
   HostOps ops;

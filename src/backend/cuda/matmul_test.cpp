@@ -392,7 +392,7 @@ TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
     EXPECT_EQ(out.get(), first);
   }
   // The same, one by one.
-  std::vector<float> value = x.get();
+  auto value = x.get();
   for (int repeat = 0; repeat < 10; ++repeat) {
     const auto wide = product(*up, DeviceArray<float>(value), 0, 4);
     value = product(*down, DeviceArray<float>(wide), 0, 4);

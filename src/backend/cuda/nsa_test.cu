@@ -431,7 +431,7 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       std::vector<float> q;
       std::normal_distribution<float> normal(0, 1);
       for (int i = 0; i < rows * c.heads * c.dim; ++i) q.push_back(normal(random));
-      const std::vector<float> tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
+      const auto tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
       const size_t width = size_t(c.heads * c.dim);
       for (int row = 0; row < rows; row += 5) {
         Stores path(*commands, c, entries + rows + 1);
@@ -439,7 +439,7 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
         for (int at = row; at >= 0; at = parents[size_t(at)])
           path.set(positions[size_t(at)], entry_of(c, uint32_t(at), positions[size_t(at)]));
         const std::vector<float> own(q.begin() + int64_t(size_t(row) * width), q.begin() + int64_t(size_t(row + 1) * width));
-        const std::vector<float> alone = attend(*commands, nsa, path, c, own, {positions[size_t(row)]}, {}, 0);
+        const auto alone = attend(*commands, nsa, path, c, own, {positions[size_t(row)]}, {}, 0);
         EXPECT_EQ(std::memcmp(alone.data(), &tree[size_t(row) * width], width * sizeof(float)), 0)
             << "row " << row << " behind " << entries;
       }

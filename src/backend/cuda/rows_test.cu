@@ -43,7 +43,7 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
             {strided<const float>(device.data(), rows, n, stride), weights.data(), 1e-6,
                 strided(device.data(), rows, n, stride)});
         ASSERT_TRUE(commands->wait().ok());
-        const std::vector<float> got = device.get(), alone = out.get();
+        const auto got = device.get(), alone = out.get();
         expect_near(got, want, 2e-6);
         ASSERT_EQ(std::memcmp(alone.data(), got.data() + (rows - 1) * stride, size_t(n) * 4), 0);
       }

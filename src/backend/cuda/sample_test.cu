@@ -41,7 +41,7 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
   test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(static_cast<size_t>(rows));
   test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), seconds(static_cast<size_t>(rows));
   if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
-  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(tokens.data(), rows), args.seconds = View<int32_t, 1>(seconds.data(), rows);
   args.leads = View<float, 1>(leads.data(), rows);
@@ -53,7 +53,7 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
 
 Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
-  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  const auto positions = positions_from(first_position, rows);
   const size_t count = size_t(rows);
   Sampled out{
       std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
@@ -103,12 +103,12 @@ TEST(CudaSample, GivesLeadsWithoutSeconds) {
     const test::DeviceArray<float> x(logits);
     test::DeviceArray<float> leads(static_cast<size_t>(rows));
     test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows));
-    const std::vector<int32_t> positions = positions_from(0, rows);
+    const auto positions = positions_from(0, rows);
     SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
     args.tokens = View<int32_t, 1>(tokens.data(), rows), args.leads = View<float, 1>(leads.data(), rows);
     enqueue_sample(*commands, args);
     ASSERT_TRUE(commands->wait().ok());
-    const std::vector<float> got = leads.get();
+    const auto got = leads.get();
     ASSERT_EQ(std::memcmp(got.data(), both.leads.data(), got.size() * 4), 0);
   }
 }
@@ -215,7 +215,7 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
   const int64_t rows = int64_t(logits.size()) / vocab;
   test::DeviceArray<float> x(logits), shares(size_t(rows * k));
   test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), ids(size_t(rows * k));
-  const std::vector<int32_t> positions = positions_from(first_position, rows);
+  const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(tokens.data(), rows);
   args.ranked = View<int32_t, 2>(ids.data(), rows, k), args.shares = View<float, 2>(shares.data(), rows, k);
@@ -226,7 +226,7 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
 Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int64_t k) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   Ranks out{std::vector<int32_t>(size_t(rows * k)), std::vector<int32_t>(size_t(rows)), std::vector<float>(size_t(rows * k))};
-  const std::vector<int32_t> positions = positions_from(0, rows);
+  const auto positions = positions_from(0, rows);
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
   args.ranked = View<int32_t, 2>(out.ids.data(), rows, k), args.shares = View<float, 2>(out.shares.data(), rows, k);
@@ -291,7 +291,7 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   enqueue_sample(*commands, all);
   ASSERT_TRUE(commands->wait().ok());
   EXPECT_EQ(commands->counters().kernels, 1u);
-  const std::vector<int32_t> got = tokens.get();
+  const auto got = tokens.get();
   ReferenceBackend reference;
   for (int64_t i = 0; i < calls; ++i) {
     std::vector<int32_t> want(2);

@@ -29,7 +29,7 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
           {View<const float, 2>(from_one.data(), 1, n), columns(to.data(), rows, width, 2 * n, n)}};
       enqueue_copy_rows(*commands, calls);
       ASSERT_TRUE(commands->wait().ok());
-      const std::vector<float> out = to.get();
+      const auto out = to.get();
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
           ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
@@ -58,7 +58,7 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
       {all, View<int32_t, 1>(chosen.data(), 3), places}, {all.slice(2, 2), View<int32_t, 1>(first.data(), 2)}};
   enqueue_copy_tokens(*commands, copies);
   ASSERT_TRUE(commands->wait().ok());
-  const std::vector<float> out = to.get();
+  const auto out = to.get();
   for (size_t r = 0; r < 4; ++r)
     for (size_t i = 0; i < 600; ++i) ASSERT_EQ(out[r * 600 + i], from[size_t(index[r]) * 600 + i]);
   EXPECT_EQ(chosen.get(), (std::vector<int32_t>{-1, 8, 8}));

@@ -2,6 +2,10 @@
 
 #include <cuda_runtime.h>
 
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
 namespace hunch {
 
 Buffer spare_memory(size_t bytes) {
@@ -10,10 +14,22 @@ Buffer spare_memory(size_t bytes) {
   void* data = nullptr;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && free > bytes + kLeft && cudaMalloc(&data, bytes) == cudaSuccess)
     return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
-  if (cudaMallocHost(&data, bytes) == cudaSuccess)
-    return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFreeHost(memory); });
-  (void)cudaGetLastError();
-  return {};
+  return pinned_memory(bytes);
+}
+
+Buffer pinned_memory(size_t bytes) {
+  static constexpr size_t kSmall = 1 << 16;
+  static auto& kept = *new std::unordered_map<size_t, std::vector<void*>>;  // by bytes; buffers may outlive what is static
+  static auto& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
+  void* data = nullptr;
+  if (auto& pieces = kept[bytes]; !pieces.empty()) data = pieces.back(), pieces.pop_back();
+  else if (cudaMallocHost(&data, bytes) != cudaSuccess) return (void)cudaGetLastError(), Buffer();
+  return Buffer(data, bytes, [](void* memory, size_t size) {
+    if (size > kSmall) return (void)cudaFreeHost(memory);
+    const std::lock_guard lock(mutex);
+    kept[size].push_back(memory);
+  });
 }
 
 }

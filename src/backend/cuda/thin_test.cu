@@ -46,7 +46,7 @@ TEST(CudaThin, LeavesOutTheExpertsOfTheReference) {
         for (const bool renorm : {false, true}) {
           std::vector<int32_t> ids(size_t(rows * k));
           for (size_t i = 0; i < ids.size(); ++i) ids[i] = int32_t(i % size_t(k) * 20 + random() % 20);
-          auto shares = test::gaussian(rows * k, 4), betas(40);
+          std::vector<float> shares = test::gaussian(rows * k, 4), betas(40);
           for (float& x : shares) x = std::round(16 * std::fabs(x)) + 1;  // many alike
           for (size_t m = 0; m < betas.size(); ++m) betas[m] = 1 - 0.9f * float(m + 1) / float(k);
           DeviceArray<int32_t> device_ids(ids);

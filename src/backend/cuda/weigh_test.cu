@@ -13,7 +13,7 @@ constexpr int64_t kNodes = 12;
 // Rows as sample() makes them, of a spread of logits and how many ids are left; the first is the same in every set, the second
 // empty.
 std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
-  auto logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
+  std::vector<float> logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
   const auto same = test::gaussian(vocab, 77, 2);
   std::copy(same.begin(), same.end(), logits.begin());
   std::vector<int32_t> tokens(kNodes), positions(kNodes);

@@ -102,7 +102,7 @@ TEST(Ranks, HaveNothingBeyondTheSupportAndInRefusedRows) {
 TEST(Ranks, AreTheOrderOfLogProbabilityPlusNoise) {
   const std::vector<float> logits = {0.5f, -1, 0.25f, 0.75f, 0};
   const SamplingParams params{0.7f, 4, 1, 0};
-  const std::vector<float> probs = sample(logits, params).probs;
+  const auto probs = sample(logits, params).probs;
   for (int32_t position = 0; position < 100; ++position) {
     std::vector<std::pair<double, int32_t>> scores;
     double total = 0;
@@ -203,7 +203,7 @@ TEST(Sample, TheTokenIsTheArgMaxOfLogProbabilityPlusNoise) {
 // Pearson's statistic against the probabilities, and its distance from the mean of its law in standard deviations.
 double chi_square_deviation(const std::vector<float>& logits, const SamplingParams& params, NoiseStream stream) {
   constexpr int kDraws = 100'000;
-  const std::vector<float> probs = sample(logits, params).probs;
+  const auto probs = sample(logits, params).probs;
   std::vector<int> counts(logits.size());
   for (int i = 0; i < kDraws; ++i) {  // seeds and positions both vary
     const int32_t token = sample(logits, params, uint64_t(i / 1000) * 0x123456789, i % 1000, stream).token;

@@ -75,7 +75,7 @@ class MedusaTest : public FolderTest {
   }
   // The tensors of the file whose names begin so, as the definition uses them; not every layer has a bias.
   std::vector<float> layer(std::vector<float> x, const std::string& name) {
-    std::vector<float> gates = product(values_.at(name + "weight"), x);
+    auto gates = product(values_.at(name + "weight"), x);
     for (size_t i = 0; i < x.size(); ++i) {
       if (values_.count(name + "bias")) gates[i] += values_.at(name + "bias")[i];
       x[i] += gates[i] / (1 + std::exp(-gates[i]));
@@ -269,7 +269,7 @@ class MedusaDrafts : public MedusaTest {
     Sequence sequence = sequence_of({5, 6}, slot);
     sequence.noise = noise;
     sequence.sampling = {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0};
-    std::vector<float> hidden = tiny::values(2 * kHidden, 8);
+    auto hidden = tiny::values(2 * kHidden, 8);
     last_.assign(hidden.begin() + kHidden, hidden.end());
     medusa_->open(sequence);
     follow(sequence, 0, hidden, {0});
@@ -311,7 +311,7 @@ TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehin
   medusa_->open(sequence);
   EXPECT_EQ(propose(sequence, {.max_tokens = 3}).size, 0) << "nothing was seen";
   // Rows 1, 2 and 5 of a pass are positions 1, 2 and 3: row 1 is the first of the sequence, the path counts from there.
-  std::vector<float> hidden = tiny::values(7 * kHidden, 31);
+  auto hidden = tiny::values(7 * kHidden, 31);
   follow(sequence, 1, hidden, {0, 1, 4});
   const std::vector<float> last(hidden.begin() + 5 * kHidden, hidden.begin() + 6 * kHidden);
   const DraftTree& tree = propose(sequence, {.max_tokens = 8});

@@ -51,11 +51,10 @@ class OwnTokens {
   }
   // Suffixes that are complete enter the tree, at most so many.
   void extend(int64_t most) {
-    for (; most > 0 && waits(); --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
+    for (; most > 0 && waiting() > 0; --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
   }
   int64_t complete() const { return complete_; }
   int64_t waiting() const { return std::max<int64_t>(0, int64_t(tree_.end()) - depth_ - complete_ + 1); }  // complete ones
-  bool waits() const { return waiting() > 0; }
   // `context`: the last tokens, as many as the tree is deep.
   SuffixGuess guess(std::span<const int32_t> context, const SuffixSearch& search) const {
     return guess_by_suffix(tree_, context.last(std::min(context.size(), size_t(depth_ - 1))), context, search);
@@ -145,22 +144,27 @@ class Suffix final : public Proposer {
     settle();
     asked_.clear();
     for (const Sequence* sequence : sequences) asked_.push_back(sequence->slot);
-    extend_asked(2 * kSlice);
+    extend_asked(2 * kSlice, int64_t(asked_.size()));
   }
 
   void propose(std::span<const DraftTask> tasks) override {
     settle();
     if (!helpers_) {
-      for (const DraftTask& task : tasks) look_up(task);
+      for (const DraftTask& task : tasks) look_up(task, INT64_MAX);
       return;
     }
+    // What is far behind comes in slices, beside the device's work; in a crowd all does.
+    const int64_t at_once = tasks.size() <= kCrowd ? kMaxSuffixDepth : 0;
     helpers_->run(
-        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)]); }, kLookUps);
+        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)], at_once); }, kLookUps);
     asked_.clear();
+    int64_t work = 0;
     for (const DraftTask& task : tasks)
-      if (task.limits.max_tokens > 0 && at(task.sequence->slot).waits() && asked_.size() < 2 * kMostThreads)
-        asked_.push_back(task.sequence->slot);
-    extend_asked(kSlice);
+      if (const int64_t waiting = at(task.sequence->slot).waiting();
+          task.limits.max_tokens > 0 && waiting > 0 && work < kMostWork) {
+        asked_.push_back(task.sequence->slot), work += std::min(waiting, kSlice);
+      }
+    extend_asked(kSlice, 1 + work / kSlice);
   }
 
   // Its suffixes enter the tree when somebody asks.
@@ -186,10 +190,13 @@ class Suffix final : public Proposer {
   static constexpr size_t kMostThreads = 8;
   static constexpr int64_t kLookUps = 16;  // as long as waking a thread takes
   static constexpr int64_t kSlice = 1024;  // about half a millisecond of one core
+  static constexpr int64_t kMostWork = 2 * kMostThreads * kSlice;
   static constexpr int64_t kWorthKeeping = 512;
+  static constexpr size_t kCrowd = 4;
 
-  void extend_asked(int64_t most) {
-    helpers_->start(int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[size_t(i)]).extend(most); });
+  void extend_asked(int64_t most, int64_t threads) {
+    helpers_->start(
+        int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[size_t(i)]).extend(most); }, threads);
   }
   // What is done beside the device's work is done with.
   void settle() {
@@ -200,16 +207,15 @@ class Suffix final : public Proposer {
     return slots_[size_t(slot)];
   }
 
-  // Writes the task's tree and its own slot, nothing else.
-  void look_up(const DraftTask& task) {
+  // Writes the task's tree and its own slot, nothing else. Of suffixes that wait, up to so many enter the tree before.
+  void look_up(const DraftTask& task, int64_t most) {
     const Sequence& sequence = *task.sequence;
     DraftTree& tree = *task.tree;
     tree.size = 0, tree.law = DraftLaw::Point;
     if (task.limits.max_tokens <= 0) return;
     OwnTokens& own = at(sequence.slot);
     own.append(sequence);
-    // What is far behind comes in slices.
-    if (!helpers_ || own.waiting() <= kMaxSuffixDepth) own.extend(own.waiting());
+    if (own.waiting() <= most) own.extend(most);
     const SuffixSearch search{
         .depth = options_.suffix_depth,
         .factor = options_.suffix_factor,
