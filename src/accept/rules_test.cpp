@@ -6,6 +6,7 @@
 #include <set>
 
 #include "accept/rule_proofs.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -143,15 +144,14 @@ TEST(Rules, KeepTheTargetLawWhereTheLawOfTheTreeDependsOnTheContext) {
 }
 
 TEST(Rules, RatioAcceptsAsOftenAsTheOverlapOfBothLaws) {  // sum min(p, q), the best any rule can do for one token
-  const auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = 4});
-  ASSERT_TRUE(rule.ok());
+  const auto rule = good(Register<AcceptanceRule>::find("ratio")->make({.vocab = 4}));
   const Pair pair = pairs()[0];
   double accepted = 0, overlap = 0;
   Walk::all([&](Walk& walk) {
     const Row q = pair.q({});
     const Tokens drafts{walk.branch(std::vector<double>(q.begin(), q.end()))};
     Chain chain = make_chain(drafts, {q}, pair.vocab, DraftLaw::Given);
-    const Verdict verdict = walked(*rule.value(), walk, pair.p, chain.tree);
+    const Verdict verdict = walked(*rule, walk, pair.p, chain.tree);
     accepted += walk.weight() * double(verdict.tokens.size());
   });
   for (size_t i = 0; i < pair.vocab; ++i) overlap += double(std::min(pair.p({})[i], pair.q({})[i]));
@@ -170,8 +170,7 @@ class Listed final : public TargetProbs {
 };
 
 TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
-  const auto rule = Register<AcceptanceRule>::find("match")->make({.vocab = 4});
-  ASSERT_TRUE(rule.ok());
+  const auto rule = good(Register<AcceptanceRule>::find("match")->make({.vocab = 4}));
   struct Case {
     Tokens drafts, choices, accepted;
     int32_t next;
@@ -187,7 +186,7 @@ TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
     Listed target(c.choices);
     KeyedChance chance({});
     Verdict verdict;
-    rule.value()->accept(chain.tree, 3, target, chance, verdict);
+    rule->accept(chain.tree, 3, target, chance, verdict);
     EXPECT_EQ(verdict.tokens, c.accepted);
     EXPECT_EQ(verdict.next, c.next);
     EXPECT_EQ(verdict.path.size(), c.accepted.size());
@@ -195,15 +194,14 @@ TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
 }
 
 TEST(Match, FollowsTheChildThatEqualsTheChoice) {
-  const auto rule = Register<AcceptanceRule>::find("match")->make({.vocab = 4});
-  ASSERT_TRUE(rule.ok());
+  const auto rule = good(Register<AcceptanceRule>::find("match")->make({.vocab = 4}));
   // Nodes 0 and 1 are children of the root, 2 and 3 of node 1.
   Chain chain = make_chain({5, 6, 8, 9}, {}, 0, DraftLaw::Noise);
   chain.tree.parents = {-1, -1, 1, 1};
   Listed target({6, 0, 9, 0, 4});  // rows: root, node 0, node 1, node 2, node 3
   KeyedChance chance({});
   Verdict verdict;
-  rule.value()->accept(chain.tree, 3, target, chance, verdict);
+  rule->accept(chain.tree, 3, target, chance, verdict);
   EXPECT_EQ(verdict.path, (std::vector<int>{1, 3}));
   EXPECT_EQ(verdict.tokens, (Tokens{6, 9}));
   EXPECT_EQ(verdict.next, 4);

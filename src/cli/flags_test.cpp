@@ -124,9 +124,8 @@ TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
   test::expect_part(Parsed({"--speculative-config.method"}).message(), "unknown flag");
   const Parsed sglang({"--speculative-algorithm", "NGRAM", "--speculative-num-steps", "5", "--kv-cache-dtype", "auto"});
   ASSERT_TRUE(sglang.status.ok()) << sglang.message();
-  const auto options = resolve_speculation(sglang.speculation);
-  ASSERT_TRUE(options.ok());
-  EXPECT_EQ(std::tie(options.value().proposer, options.value().num_tokens), std::tuple("ngram", 5));
+  const auto options = test::good(resolve_speculation(sglang.speculation));
+  EXPECT_EQ(std::tie(options.proposer, options.num_tokens), std::tuple("ngram", 5));
   EXPECT_EQ(sglang.model.key_dtype, std::nullopt);
 }
 
@@ -153,9 +152,8 @@ TEST(Flags, WantsOneTypeForKeysAndValues) {
 TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
   for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
     const Parsed p({"-m", "x", "--kv-cache-dtype", given});
-    auto options = engine_options(p.model);
-    ASSERT_TRUE(options.ok()) << p.message();
-    EXPECT_EQ(options->kv_dtype, meant);
+    auto options = test::good(engine_options(p.model));
+    EXPECT_EQ(options.kv_dtype, meant);
   }
 }
 

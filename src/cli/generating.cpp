@@ -16,8 +16,8 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, Progre
     return Error{fmt::format("{} drafts for another model: name that with -m, and this with --model-draft", options.model)};
   if (!engine.ok()) return engine;
   if (const int64_t trained = (*engine)->parts().model->shape().context_len; options.context_len > trained)
-    note(fmt::format("a context of {}: the model was trained for {} tokens, what it says behind them may be worthless",
-        options.context_len, trained));
+    note(fmt::format(
+        "a context of {}: the model was trained for {} tokens, behind them it may be lost", options.context_len, trained));
   return engine;
 }
 

@@ -86,12 +86,11 @@ TEST_F(Alarm, LooksAtRoundsInWhichTheDrafterGuessed) {
 // As under `auto`, which has several at hand.
 TEST_F(Alarm, EveryDrafterOfARequestHasItsOwnCount) {
   EngineParts& parts = engine->parts();
-  auto plan = plan_request(ask({1}, 10), {}, 16);
-  ASSERT_TRUE(plan.ok());
-  plan->proposer = "auto", plan->drafters = {"eagle3", "ngram"}, plan->gamma = plan->nodes = 1;
+  auto plan = good(plan_request(ask({1}, 10), {}, 16));
+  plan.proposer = "auto", plan.drafters = {"eagle3", "ngram"}, plan.gamma = plan.nodes = 1;
   auto request = ask(random_prompt(20, 256, 3), 20);
   request.sampling.allowed_token_ids = {kSaid};
-  auto run = Solo::make(parts, *plan, request);
+  auto run = Solo::make(parts, plan, request);
   ASSERT_TRUE(run.ok() && (*run)->prefill(nullptr).ok());
   Running& who = (*run)->running();
   for (int round = 0; round < 10; ++round) {

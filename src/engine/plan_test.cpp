@@ -12,21 +12,20 @@ namespace hunch {
 namespace {
 
 TEST(Plan, FillsInTheDefaults) {
-  auto plan = plan_request({.prompt = {1}}, {}, 64);
-  ASSERT_TRUE(plan.ok());
-  EXPECT_FLOAT_EQ(plan->sampling.temperature, 0.8f);
-  EXPECT_EQ(plan->sampling.top_k, 40);
-  EXPECT_FLOAT_EQ(plan->sampling.top_p, 0.95f);
-  EXPECT_FLOAT_EQ(plan->sampling.min_p, 0.05f);
-  EXPECT_EQ(plan->proposer, "auto");
-  EXPECT_EQ(plan->policy_name, "vegas");
-  EXPECT_EQ(plan->gamma, 16);
-  EXPECT_DOUBLE_EQ(plan->policy.ratio, 0.03);
-  EXPECT_EQ(plan->policy.min_tokens, 16);
-  EXPECT_EQ(plan->policy.spread, 16);
-  EXPECT_EQ(plan->policy.sinks, 0);
-  EXPECT_TRUE(plan->verify);
-  EXPECT_FALSE(plan->draft_weights.has_value());
+  auto plan = test::good(plan_request({.prompt = {1}}, {}, 64));
+  EXPECT_FLOAT_EQ(plan.sampling.temperature, 0.8f);
+  EXPECT_EQ(plan.sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(plan.sampling.top_p, 0.95f);
+  EXPECT_FLOAT_EQ(plan.sampling.min_p, 0.05f);
+  EXPECT_EQ(plan.proposer, "auto");
+  EXPECT_EQ(plan.policy_name, "vegas");
+  EXPECT_EQ(plan.gamma, 16);
+  EXPECT_DOUBLE_EQ(plan.policy.ratio, 0.03);
+  EXPECT_EQ(plan.policy.min_tokens, 16);
+  EXPECT_EQ(plan.policy.spread, 16);
+  EXPECT_EQ(plan.policy.sinks, 0);
+  EXPECT_TRUE(plan.verify);
+  EXPECT_FALSE(plan.draft_weights.has_value());
 }
 
 TEST(Plan, SelfIsPacedWhereItIsAskedForNoNumberAndNothingElseDecides) {
@@ -55,11 +54,10 @@ TEST(Plan, SelfIsPacedWhereItIsAskedForNoNumberAndNothingElseDecides) {
 TEST(Plan, TakesTheModelsSamplingDefaultsKeyByKey) {
   Request request{.prompt = {1}};
   request.sampling.top_k = 5;
-  auto plan = plan_request(request, {.temperature = 0.6, .top_k = 20}, 64);
-  ASSERT_TRUE(plan.ok());
-  EXPECT_FLOAT_EQ(plan->sampling.temperature, 0.6f);
-  EXPECT_EQ(plan->sampling.top_k, 5);
-  EXPECT_FLOAT_EQ(plan->sampling.top_p, 0.95f);
+  auto plan = test::good(plan_request(request, {.temperature = 0.6, .top_k = 20}, 64));
+  EXPECT_FLOAT_EQ(plan.sampling.temperature, 0.6f);
+  EXPECT_EQ(plan.sampling.top_k, 5);
+  EXPECT_FLOAT_EQ(plan.sampling.top_p, 0.95f);
 }
 
 TEST(Plan, ChoosesMatchForGreedyAndSeededRequestsElseRatio) {
@@ -74,9 +72,8 @@ TEST(Plan, ChoosesMatchForGreedyAndSeededRequestsElseRatio) {
     Request request{.prompt = {1}};
     request.sampling.temperature = c.temperature, request.sampling.seed = c.seed;
     request.speculation.rule = c.rule;
-    auto plan = plan_request(request, {}, 64);
-    ASSERT_TRUE(plan.ok());
-    EXPECT_EQ(plan->rule, c.wanted);
+    auto plan = test::good(plan_request(request, {}, 64));
+    EXPECT_EQ(plan.rule, c.wanted);
   }
 }
 

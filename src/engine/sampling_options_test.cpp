@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_results.h"
+
 #include <cmath>
 #include <limits>
 
@@ -20,10 +22,9 @@ std::string refusal(const SamplingOptions& options) {
 }
 
 TEST(LogitRulesOfARequest, AreOffByDefault) {
-  auto rules = logit_rules({}, kVocab, std::vector<int32_t>{0, 99});
-  ASSERT_TRUE(rules.ok());
-  EXPECT_FALSE(rules->any());
-  EXPECT_EQ(rules->end_ids, (std::vector<int32_t>{0}));  // 99 is no token of the model
+  auto rules = test::good(logit_rules({}, kVocab, std::vector<int32_t>{0, 99}));
+  EXPECT_FALSE(rules.any());
+  EXPECT_EQ(rules.end_ids, (std::vector<int32_t>{0}));  // 99 is no token of the model
 }
 
 TEST(LogitRulesOfARequest, TakeEveryField) {
@@ -33,16 +34,15 @@ TEST(LogitRulesOfARequest, TakeEveryField) {
   options.allowed_token_ids = {3, 4, 9};
   options.bad_words = {{9, 9}};
   options.min_tokens = 4, options.logprobs = 20, options.prompt_logprobs = 0;
-  auto rules = logit_rules(options, kVocab, std::vector<int32_t>{9});
-  ASSERT_TRUE(rules.ok()) << rules.error().message;
-  EXPECT_EQ(rules->repetition, 1.5f);
-  EXPECT_EQ(rules->presence, -2);
-  EXPECT_EQ(rules->frequency, 2);
-  EXPECT_EQ(rules->bias, options.logit_bias);
-  EXPECT_EQ(rules->allowed, options.allowed_token_ids);
-  EXPECT_EQ(rules->bad_words, options.bad_words);
-  EXPECT_EQ(rules->min_tokens, 4);
-  EXPECT_EQ(rules->end_ids, (std::vector<int32_t>{9}));
+  auto rules = test::good(logit_rules(options, kVocab, std::vector<int32_t>{9}));
+  EXPECT_EQ(rules.repetition, 1.5f);
+  EXPECT_EQ(rules.presence, -2);
+  EXPECT_EQ(rules.frequency, 2);
+  EXPECT_EQ(rules.bias, options.logit_bias);
+  EXPECT_EQ(rules.allowed, options.allowed_token_ids);
+  EXPECT_EQ(rules.bad_words, options.bad_words);
+  EXPECT_EQ(rules.min_tokens, 4);
+  EXPECT_EQ(rules.end_ids, (std::vector<int32_t>{9}));
 }
 
 TEST(LogitRulesOfARequest, NameTheFieldTheValueAndWhatIsAllowed) {

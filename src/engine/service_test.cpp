@@ -257,9 +257,8 @@ TEST(Service, EveryAcceptedGuessNamesWhoMadeIt) {
     EXPECT_EQ(event->drafter, event->from == TokenEvent::From::Draft ? "ngram" : "");
     guessed += event->from == TokenEvent::From::Draft;
   }
-  const auto generation = stream->result();
-  ASSERT_TRUE(generation.ok());
-  EXPECT_EQ(guessed, generation.value().accepted);
+  const auto generation = good(stream->result());
+  EXPECT_EQ(guessed, generation.accepted);
 }
 
 TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
@@ -268,12 +267,11 @@ TEST(Service, SelfWithoutANumberGuessesInEveryRoundBesideAutoAndPlain) {
   const auto alone = tokens_of(*submit(*engine, self)), other = tokens_of(*submit(*engine, automatic));
   self.speculation = {.proposer = "self", .rule = "match"}, automatic.speculation.proposer = "auto";
   const auto a = submit(*engine, self), b = submit(*engine, automatic), c = submit(*engine, ask(11, 200));
-  auto outcome = a->result();
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_EQ(outcome->tokens, alone);
+  auto outcome = good(a->result());
+  EXPECT_EQ(outcome.tokens, alone);
   EXPECT_EQ(tokens_of(*b), other);
-  EXPECT_EQ(outcome->gamma, 16);
-  EXPECT_GE(outcome->drafted_by_position[0], outcome->rounds - 1);
+  EXPECT_EQ(outcome.gamma, 16);
+  EXPECT_GE(outcome.drafted_by_position[0], outcome.rounds - 1);
   EXPECT_EQ(tokens_of(*c).size(), 200u);
 }
 
@@ -301,10 +299,9 @@ TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
   EXPECT_GE(engine->stats().rounds, 1);
   EXPECT_EQ(engine->stats().requests_finished, 0);
   while (stream->next()) {}
-  const auto outcome = stream->result();
-  ASSERT_TRUE(outcome.ok());
+  const auto outcome = good(stream->result());
   while (engine->heartbeat().busy) std::this_thread::yield();
-  const Generation& generation = outcome.value();
+  const Generation& generation = outcome;
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.generated_tokens, 350);
   EXPECT_EQ(stats.step_tokens, 100 + 350);

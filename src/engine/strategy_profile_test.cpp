@@ -77,16 +77,15 @@ TEST(StrategyProfile, ReadsBackAndFindsTheRangeOfAContext) {
       {"strict", 4096, 8192, {{}, {2, 2}}},
       {"approx", 0, 4096, {{4, 12, 4, 8, true, 55, 2.4}, {}}},
   };
-  auto read = StrategyProfile::from_json(profile.to_json(), kModel);
-  ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(read->to_json(), profile.to_json());
-  EXPECT_EQ(read->row_for("strict", 4096)->last_len, 4096);
-  EXPECT_EQ(read->row_for("strict", 4097)->last_len, 8192);
-  EXPECT_EQ(read->row_for("strict", 99999)->last_len, 8192);
-  EXPECT_TRUE(read->row_for("approx", 5000)->ranked[0].depth_first);
-  EXPECT_EQ(read->row_for("reuse", 1), nullptr);
-  EXPECT_EQ(read->most_depth(), 4);
-  EXPECT_EQ(read->most_nodes(), 12);
+  const auto read = test::good(StrategyProfile::from_json(profile.to_json(), kModel));
+  EXPECT_EQ(read.to_json(), profile.to_json());
+  EXPECT_EQ(read.row_for("strict", 4096)->last_len, 4096);
+  EXPECT_EQ(read.row_for("strict", 4097)->last_len, 8192);
+  EXPECT_EQ(read.row_for("strict", 99999)->last_len, 8192);
+  EXPECT_TRUE(read.row_for("approx", 5000)->ranked[0].depth_first);
+  EXPECT_EQ(read.row_for("reuse", 1), nullptr);
+  EXPECT_EQ(read.most_depth(), 4);
+  EXPECT_EQ(read.most_nodes(), 12);
   EXPECT_EQ(strategy_regimes(40000), (std::vector<int64_t>{4096, 8192, 12288, 16384, 32768, 65536}));
 }
 

@@ -128,10 +128,9 @@ TEST(SparseVerification, KeepsToItself) {
 
   auto a = engine->submit(lossy), b = engine->submit(exact), c = engine->submit(lossy);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok());
-  auto beside = (*b)->result();
-  ASSERT_TRUE(beside.ok());
-  EXPECT_EQ(beside->tokens, expected);
-  EXPECT_TRUE(beside->lossless);
+  auto beside = good((*b)->result());
+  EXPECT_EQ(beside.tokens, expected);
+  EXPECT_TRUE(beside.lossless);
 }
 
 // The same left out of passes that draft: the check is exact, and so is all that is said and kept.
@@ -198,10 +197,9 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   auto a = engine->submit(thin), b = engine->submit(lossy), c = engine->submit(exact), d = engine->submit(thin);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
   for (auto* stream : {&a, &c, &d}) {
-    auto beside = (**stream)->result();
-    ASSERT_TRUE(beside.ok());
-    EXPECT_EQ(beside->tokens, expected);
-    EXPECT_TRUE(beside->lossless);
+    auto beside = good((**stream)->result());
+    EXPECT_EQ(beside.tokens, expected);
+    EXPECT_TRUE(beside.lossless);
   }
 }
 

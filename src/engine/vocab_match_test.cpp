@@ -18,15 +18,12 @@ Tokenizer tokenizer_of(std::vector<std::string> more, int first_byte = 0) {
     tokens.push_back(special ? token : spell_bytes(token));
     types.push_back(special ? 3 : token.empty() ? 5 : 1);
   }
-  auto made = Tokenizer::from_gguf({.model = "gpt2", .pre = "qwen2", .tokens = tokens, .token_types = types, .eos_id = end});
-  EXPECT_TRUE(made.ok()) << (made.ok() ? "" : made.error().message);
-  return std::move(made).value();
+  return test::good(
+      Tokenizer::from_gguf({.model = "gpt2", .pre = "qwen2", .tokens = tokens, .token_types = types, .eos_id = end}));
 }
 
 VocabMap matched(const Vocabulary& target, const Vocabulary& draft, const char* mode) {
-  auto map = match_vocabularies(target, draft, mode);
-  EXPECT_TRUE(map.ok()) << (map.ok() ? "" : map.error().message);
-  return std::move(map).value();
+  return test::good(match_vocabularies(target, draft, mode));
 }
 
 TEST(VocabMatch, EqualVocabulariesNeedNoMap) {

@@ -168,9 +168,8 @@ TEST(LightDrafts, StagesLookUpBehindTheirOwnChoices) {
   Request request = toy::request({0, 1, 2, 3, 4, 0, 1}, 12, "match");
   request.sampling.temperature = 0;
   request.speculation.proposer = "staged", request.speculation.ngram_min = 1, request.speculation.ngram_max = 2;
-  auto plan = plan_request(request, {}, 64);
-  ASSERT_TRUE(plan.ok());
-  auto step = Solo::make(*parts, *plan, request);
+  auto plan = good(plan_request(request, {}, 64));
+  auto step = Solo::make(*parts, plan, request);
   ASSERT_TRUE(step.ok() && (*step)->prefill(nullptr).ok() && (*step)->round().ok());
   EXPECT_EQ((*step)->stats().accepted, 12);
   EXPECT_EQ((*step)->stats().draft_passes, 3);

@@ -47,11 +47,10 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
           auto engine = load({.model = tiny_path(model), .device = device, .threads = 1, .context_len = 256});
           auto request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
           request.speculation.rows = rows;
-          auto plan = plan_request(request, {}, 64);
-          ASSERT_TRUE(plan.ok());
+          auto plan = good(plan_request(request, {}, 64));
           auto step = make_step(*engine, request);
           ASSERT_TRUE(step->prefill(nullptr).ok());
-          const PolicyOptions options = plan->policy;
+          const PolicyOptions options = plan.policy;
           const auto what = fmt::format("{} {} {} rows {}", model, device, part.name, rows);
           expect_sound(*step, 148, options, what);
           while (step->sequence().len() < step->sequence().max_len) {

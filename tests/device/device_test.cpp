@@ -301,13 +301,11 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
   std::vector<Case> cases;
   if (!slow()) cases.push_back({wren_path(), 0.2, 0.04});
   // Rounding may send a row to another expert, which moves it by a step.
-  auto backend = Register<Backend>::find(device_)->make({});
-  ASSERT_TRUE(backend.ok());
+  auto backend = good(Register<Backend>::find(device_)->make({}));
   for (const std::string& model : tiny_models()) {
-    auto checkpoint = Checkpoint::open(tiny_path(model));
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-    const bool experts = (*checkpoint)->shape().num_experts > 0;
-    if ((*backend)->lacks(**checkpoint).empty()) cases.push_back({tiny_path(model), experts ? 3.0 : 0.4, 0.05});
+    const auto checkpoint = good(Checkpoint::open(tiny_path(model)));
+    const bool experts = checkpoint->shape().num_experts > 0;
+    if (backend->lacks(*checkpoint).empty()) cases.push_back({tiny_path(model), experts ? 3.0 : 0.4, 0.05});
   }
   for (const std::string model : kEncoded) cases.push_back({tiny_path(model), model.starts_with("gpt-oss") ? 3.0 : 0.4, 0.05});
   for (const Case& c : cases) {

@@ -45,10 +45,9 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
 TEST(ExpertModels, NameWhatABackendLacks) {
   for (const auto& [folder, family, lacks] :
       {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
-    auto checkpoint = Checkpoint::open(test::tiny_path(folder));
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    const auto checkpoint = test::good(Checkpoint::open(test::tiny_path(folder)));
     Lacking backend;
-    auto model = Register<Model>::find(family)->make({.backend = &backend, .checkpoint = checkpoint->get()});
+    auto model = Register<Model>::find(family)->make({.backend = &backend, .checkpoint = checkpoint.get()});
     ASSERT_FALSE(model.ok());
     EXPECT_EQ(model.error().message, fmt::format("{}: a device has no {} yet; use --device cpu", family, lacks));
   }
@@ -57,13 +56,12 @@ TEST(ExpertModels, NameWhatABackendLacks) {
 TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
   Opened opened;
   ReferenceBackend backend;
-  auto model = load(backend, **opened.checkpoint);
-  ASSERT_TRUE(model.ok()) << model.error().message;
+  const auto model = test::good(load(backend, **opened.checkpoint));
   size_t matrices = 0;
   for (const Tensor& tensor : (*opened.checkpoint)->tensors())
     if (tensor.shape.size() == 2) matrices += tensor.bytes;
   const size_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, table = 4 * tiny::kVocab * tiny::kHidden;
-  EXPECT_EQ((*model)->weight_bytes(), matrices - table - 2 * expert);
+  EXPECT_EQ(model->weight_bytes(), matrices - table - 2 * expert);
 }
 
 }

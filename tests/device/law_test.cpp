@@ -62,15 +62,12 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
       request.sampling.seed = uint64_t(at);
       request.speculation.proposer = "self", request.speculation.rule = "ratio", request.speculation.num_tokens = 2;
       request.speculation.policy = "streamingllm", request.speculation.ratio = 0.7;
-      auto stream = engine->submit(request);
-      ASSERT_TRUE(stream.ok()) << stream.error().message;
-      streams.push_back(std::move(*stream));
+      streams.push_back(good(engine->submit(request)));
     }
     for (auto& stream : streams) {
-      auto run = stream->result();
-      ASSERT_TRUE(run.ok()) << run.error().message;
-      ++counts[run->tokens];
-      drafted += run->drafted, accepted += run->accepted;
+      const auto run = good(stream->result());
+      ++counts[run.tokens];
+      drafted += run.drafted, accepted += run.accepted;
     }
   }
   double statistic = 0, rare = 0, rare_got = 0;

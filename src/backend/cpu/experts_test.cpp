@@ -20,7 +20,7 @@ constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows 
 
 std::vector<float> gaussian(int64_t count, uint64_t seed) {
   const NoiseKey key{.seed = seed};
-  std::vector<float> out(static_cast<size_t>(count));
+  std::vector<float> out(count);
   for (size_t i = 0; i < out.size(); ++i) {
     float sum = 0;
     for (uint32_t part = 0; part < 4; ++part)

@@ -239,7 +239,7 @@ struct Case {
 Case random_case(std::mt19937& random) {
   const auto below = [&](int64_t n) { return int32_t(random() % uint64_t(n)); };
   const auto fill = [&](int64_t n, int64_t alphabet) {
-    Ids ids(static_cast<size_t>(n));
+    Ids ids(n);
     for (int32_t& id : ids) id = below(alphabet);
     return ids;
   };

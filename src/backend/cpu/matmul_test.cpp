@@ -20,7 +20,7 @@ using test::gaussian, test::kEncodings, test::Matrix;
 // Values that quantise without loss: multiples of a power of two, at most 127 of it, with 127 in every block of 32.
 std::vector<float> representable(int64_t n) {
   std::mt19937 random(3);
-  std::vector<float> out(static_cast<size_t>(n));
+  std::vector<float> out(n);
   for (size_t i = 0; i < out.size(); ++i) {
     const float unit = std::ldexp(1.0f, int(i / 32 % 7) - 9);
     out[i] = unit * float(i % 32 == 5 ? 127 : int(random() % 255) - 127);

@@ -30,7 +30,7 @@ struct Sampled {
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
-  std::vector<int32_t> positions(static_cast<size_t>(rows));
+  std::vector<int32_t> positions(rows);
   for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
   Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
       std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
@@ -141,7 +141,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
   for (const int64_t vocab : {20, 700, 3000})
     for (const float odd : {0.0f, kInf, -kInf, kNan})
       for (const int64_t many : {int64_t(1), vocab - 5, vocab}) {
-        std::vector<float> logits(static_cast<size_t>(vocab));
+        std::vector<float> logits(vocab);
         for (float& x : logits) x = float(random() % 4);
         for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
         for (const SamplingParams& params : kParams) {
@@ -171,7 +171,7 @@ TEST_P(CpuSample, GivesRanksTheSameBitsInAnyCompany) {
 TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000}) {
-    std::vector<float> logits(static_cast<size_t>(vocab));
+    std::vector<float> logits(vocab);
     for (float& x : logits) x = float(random() % 4);  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
       const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);

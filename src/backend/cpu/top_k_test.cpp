@@ -57,7 +57,7 @@ TEST(CpuTopK, EqualsASortWhateverASampleSees) {
     for (int trial = 0; trial < 60; ++trial) {
       const int64_t n = 1024 + int64_t(random() % 3000), count = 1 + int64_t(random() % uint32_t(n / 2));
       const int great = trial % 4;
-      std::vector<float> scores(static_cast<size_t>(n));
+      std::vector<float> scores(n);
       for (size_t i = 0; i < scores.size(); ++i) {
         const bool is_great = great == 0 ? i % 8 == 0 : great == 1 ? i % 8 != 0 : random() % 9 == 0;
         scores[i] = float(random() % 1000) * (is_great ? 1.0f : great == 3 ? -1.0f : 1e-4f);
@@ -75,7 +75,7 @@ TEST(CpuTopK, DilatesAsTheReferenceDoes) {
     const auto cpu = make_cpu(isa);
     for (int spread : {1, 2, 3, 7, 8, 15, 16, 17, 40, 100})
       for (int64_t n : {1, 5, 16, 17, 64, 100, 777}) {
-        std::vector<float> scores(static_cast<size_t>(n));
+        std::vector<float> scores(n);
         for (float& s : scores) s = random() % 9 == 0 ? float(random()) / 4294967296.0f : 0.0f;
         const int64_t count = std::max<int64_t>(1, n / 5);
         ASSERT_EQ(select(*cpu, scores, 1, count, spread, 2, 3), select(reference, scores, 1, count, spread, 2, 3))

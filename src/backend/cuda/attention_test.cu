@@ -11,7 +11,7 @@ namespace {
 using namespace test;
 
 struct Device {
-  explicit Device(int most_blocks = 0) : attention(most_blocks) { commands = std::move(*Commands::make()); }
+  explicit Device(int most_blocks = 0) : attention(most_blocks) { commands = Commands::make().value(); }
   std::vector<Attended> run(const std::vector<KvPair*>& kv, const std::vector<Request>& requests) {
     return attend(commands.get(), &attention, kv, requests);
   }

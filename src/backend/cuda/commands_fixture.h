@@ -13,9 +13,7 @@ class CommandsTest : public Base {
  protected:
   void SetUp() override {
     HUNCH_NEEDS_DEVICE();
-    auto made = Commands::make();
-    ASSERT_TRUE(made.ok());
-    commands = std::move(*made);
+    commands = Commands::make().value();
   }
   std::unique_ptr<Commands> commands;
 };

@@ -36,9 +36,7 @@ class CudaOracle : public testing::Test {
     HUNCH_FIND(cublasLtMatrixLayoutCreate), HUNCH_FIND(cublasLtMatrixLayoutDestroy);
     if (HasFatalFailure()) return;
     ASSERT_EQ(cublasLtCreate_(&blas_), CUBLAS_STATUS_SUCCESS);
-    auto made = Commands::make();
-    ASSERT_TRUE(made.ok());
-    commands_ = std::move(*made);
+    commands_ = Commands::make().value();
   }
   void TearDown() override {
     if (blas_) (void)cublasLtDestroy_(blas_);

@@ -17,7 +17,7 @@ TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
   HUNCH_NEEDS_DEVICE();
   const char* carried = std::getenv("HUNCH_TREE");
   std::string command = std::string("python3 ") + (carried ? carried : HUNCH_ROOT) + "/src/backend/cuda/cudnn_attention.py";
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   CudaAttention attention;
   for (const KvShape shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 1, 8, 64}})
     for (const auto& [len, rows] : std::initializer_list<std::pair<int64_t, int64_t>>{

@@ -46,9 +46,8 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         for (int64_t e = 0; e < n; ++e) logits[size_t(stride + e)] = e == n / 2 ? 100 : -200;  // all others underflow
         logits[size_t(2 * stride + n - 1)] = NAN;
         for (int64_t e = 0; e < n; ++e) logits[size_t(3 * stride + e)] = 1.5f;
-        DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)),
-            alone(static_cast<size_t>(k));
-        DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(static_cast<size_t>(k));
+        DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)), alone(k);
+        DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(k);
         std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
         std::vector<float> want(size_t(rows * out_stride), -1.0f);
         enqueue_route(*commands,

@@ -31,7 +31,7 @@ int64_t differences(const KvStore& a, const KvStore& b, View<const int32_t, 1> p
 
 TEST(CudaKv, StoresWhatTheReferenceStores) {
   HUNCH_NEEDS_DEVICE();
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   for (const KvShape& shape : kShapes) {
     KvPair kv(*commands, shape, 150);
     auto odd = test::random_floats(size_t(3 * shape.kv_heads * shape.head_dim), 5, 1e3f), small = odd;
@@ -45,7 +45,7 @@ TEST(CudaKv, StoresWhatTheReferenceStores) {
 
 TEST(CudaKv, GathersAndMovesBitForBit) {
   HUNCH_NEEDS_DEVICE();
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   for (const KvShape& shape : kShapes)
     for (const bool shared : {false, true})
       for (const bool coded : {false, true}) {
@@ -71,7 +71,7 @@ TEST(CudaKv, GathersAndMovesBitForBit) {
 
 TEST(CudaKv, ShufflesTheColumnsOfATree) {
   HUNCH_NEEDS_DEVICE();
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   const std::vector<std::vector<int32_t>> turns{{0}, {3, 3}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}};
   for (const KvShape& shape : kShapes)
     for (const std::vector<int32_t>& from : turns) {
@@ -88,7 +88,7 @@ TEST(CudaKv, ShufflesTheColumnsOfATree) {
 
 TEST(CudaKv, MakesTheBoundsOfPages) {
   HUNCH_NEEDS_DEVICE();
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   for (const KvShape& shape : kShapes)
     for (const bool means : {false, true}) {
       KvShape bounds = shape;

@@ -12,7 +12,7 @@ using test::KvShape;
 
 TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
   HUNCH_NEEDS_DEVICE();
-  auto commands = std::move(*Commands::make());
+  auto commands = Commands::make().value();
   ReferenceBackend reference;
   CudaReady ready;
   const int64_t rows = 6;

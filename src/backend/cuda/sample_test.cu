@@ -38,8 +38,8 @@ std::vector<int32_t> positions_from(int32_t first, int64_t rows) {
 Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int32_t first_position = 0, bool want_probs = true) {
   const int64_t rows = int64_t(logits.size()) / vocab;
-  test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(static_cast<size_t>(rows));
-  test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), seconds(static_cast<size_t>(rows));
+  test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(rows);
+  test::DeviceArray<int32_t> tokens(rows), seconds(rows);
   if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
@@ -101,8 +101,8 @@ TEST(CudaSample, GivesLeadsWithoutSeconds) {
   for (const SamplingParams& params : kParams) {
     const Sampled both = on_device(*commands, logits, vocab, params);
     const test::DeviceArray<float> x(logits);
-    test::DeviceArray<float> leads(static_cast<size_t>(rows));
-    test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows));
+    test::DeviceArray<float> leads(rows);
+    test::DeviceArray<int32_t> tokens(rows);
     const auto positions = positions_from(0, rows);
     SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
     args.tokens = View<int32_t, 1>(tokens.data(), rows), args.leads = View<float, 1>(leads.data(), rows);
@@ -214,7 +214,7 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
     int64_t k, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   test::DeviceArray<float> x(logits), shares(size_t(rows * k));
-  test::DeviceArray<int32_t> tokens(static_cast<size_t>(rows)), ids(size_t(rows * k));
+  test::DeviceArray<int32_t> tokens(rows), ids(size_t(rows * k));
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(tokens.data(), rows);
