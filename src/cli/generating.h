@@ -12,7 +12,7 @@
 
 namespace hunch {
 
-// Engine::load, and what its user should know. `progress` is cleared behind it.
+// Engine::load, and what its user should know. Clears `progress`.
 Result<std::unique_ptr<Engine>> load_engine(const EngineOptions&, ProgressLine* progress = nullptr);
 // The same with a line of progress, which must outlive the engine.
 Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine& progress);

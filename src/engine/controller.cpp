@@ -40,7 +40,7 @@ constexpr float kStopScale = 0.6f;
 // With fewer entries drafts save little: no copy of the weights is made for them.
 constexpr int64_t kSelfFrom = 2048;
 
-// On a device looking up is host time for all: in a crowd, requests that long used nothing of it ask only now and then.
+// On a device looking up is host time for all: in a crowd, requests that used nothing of it for long ask seldom.
 constexpr size_t kCrowd = 8;
 constexpr int kPatience = 16, kSeldom = 4;  // steps
 

@@ -33,7 +33,7 @@ struct Found {
   int length = 0;   // drafts it has; 0: nothing found
   int quality = 0;  // bucket in [0, kQualities) of how good the match is: longer matches, higher buckets
 };
-inline constexpr int kQualities = 16;  // the upper half for what is drawn: greedy choices say nothing about draws
+inline constexpr int kQualities = 16;  // the upper half for draws: greedy choices say nothing of them
 
 struct RequestView {
   int slot = 0;

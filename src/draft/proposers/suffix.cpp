@@ -207,7 +207,7 @@ class Suffix final : public Proposer {
     return slots_[size_t(slot)];
   }
 
-  // Writes the task's tree and its own slot, nothing else. Of suffixes that wait, up to so many enter the tree before.
+  // Writes the task's tree and its own slot, nothing else. Suffixes that wait enter before, if at most `most`.
   void look_up(const DraftTask& task, int64_t most) {
     const Sequence& sequence = *task.sequence;
     DraftTree& tree = *task.tree;
