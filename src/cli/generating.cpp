@@ -17,7 +17,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, Progre
   if (!engine.ok()) return engine;
   if (const int64_t trained = (*engine)->parts().model->shape().context_len; options.context_len > trained)
     note(fmt::format(
-        "a context of {}: the model was trained for {} tokens, behind them it may be lost", options.context_len, trained));
+        "a context of {}: the model was trained for {} tokens and may fail behind them", options.context_len, trained));
   return engine;
 }
 
