@@ -242,6 +242,7 @@ struct Generation {
   std::string rule, policy, proposer;
   std::string warning;  // what its user should look into; empty: nothing
   uint64_t seed = 0;
+  double ratio = 0;  // of the KV cache that drafts read, as asked or tuned; 0: all, or nobody's passes drafted
   int gamma = 0;
   int64_t prompt_tokens = 0, reused_tokens = 0;
   int64_t rounds = 0;  // rounds that drafted

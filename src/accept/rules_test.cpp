@@ -67,11 +67,11 @@ struct TopTree {
       const Row row = law(paths[parent]);
       std::vector<int32_t> order(vocab);
       for (size_t i = 0; i < vocab; ++i) order[i] = int32_t(i);
-      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[size_t(a)] > row[size_t(b)]; });
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });
       for (int child = 0; child < width; ++child) {
         paths.push_back(paths[parent]);
-        paths.back().push_back(order[size_t(child)]);
-        tokens.push_back(order[size_t(child)]);
+        paths.back().push_back(order[child]);
+        tokens.push_back(order[child]);
         q.insert(q.end(), row.begin(), row.end());
         tree.parents.push_back(int32_t(parent) - 1);
       }
@@ -105,7 +105,7 @@ TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
       // Nobody can keep more of a deterministic tree than the target's probability of its children.
       double most = 0;
       for (int child = 0; child < (rule.takes_branches() ? width : 1); ++child)
-        most += double(pair.p({})[size_t(top.tokens[size_t(child)])]);
+        most += double(pair.p({})[size_t(top.tokens[child])]);
       EXPECT_NEAR(kept, most, 1e-12);
     }
   });
@@ -162,7 +162,7 @@ TEST(Rules, RatioAcceptsAsOftenAsTheOverlapOfBothLaws) {  // sum min(p, q), the 
 class Listed final : public TargetProbs {
  public:
   explicit Listed(Tokens choices) : choices_(std::move(choices)) {}
-  int32_t choice(int row) override { return choices_[size_t(row)]; }
+  int32_t choice(int row) override { return choices_[row]; }
   View<const float, 1> row(int) override { return {}; }
 
  private:

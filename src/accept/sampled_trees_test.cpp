@@ -56,7 +56,7 @@ struct SampledTree {
       const int32_t token = draw_of(walk, left);
       if (token < 0) break;
       drawn.push_back(token);
-      if (!how.with_replacement) left[size_t(token)] = 0;
+      if (!how.with_replacement) left[token] = 0;
     }
     if (how.sorted) std::sort(drawn.begin(), drawn.end());
     for (size_t rank = 0; rank < drawn.size(); ++rank) {
@@ -330,8 +330,8 @@ TEST(SampledTrees, EmitNothingThatTheTargetExcludesAndKeepNothingThatTheDrafterE
       Rows rows(c.p, c.q, c.tokens);
       const Verdict verdict = rows.decide(seed);
       const int32_t emitted = verdict.tokens.empty() ? verdict.next : verdict.tokens[0];
-      ASSERT_TRUE(emitted >= 0 && c.p[size_t(emitted)] > 0) << emitted;
-      ASSERT_TRUE(verdict.path.empty() || c.q[size_t(emitted)] > 0) << emitted;
+      ASSERT_TRUE(emitted >= 0 && c.p[emitted] > 0) << emitted;
+      ASSERT_TRUE(verdict.path.empty() || c.q[emitted] > 0) << emitted;
     }
 }
 

@@ -111,7 +111,10 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
   const auto say = [&](std::string_view flag, std::string_view part, std::string_view name) {
     if (given(flag)) notes.push_back(fmt::format("{} has no effect with {} {}", flag, part, name));
   };
-  if (options.policy != "vegas")
+  const std::string& method = options.proposer;
+  const bool open = method == "auto" || method == "profile";  // who guesses is not settled here
+  const bool passes = method == "self" || method == "cascade" || method == "staged";
+  if (options.policy != "vegas" && (open || passes))
     for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread", "--block"})
       say(flag, "--policy", options.policy);
   if (given("--layer-step") && options.layer_step > 1)
@@ -123,13 +126,31 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
     for (const auto& [i, value] : values)
       if (speculation_settings()[i].flag.starts_with("--verify-"))
         notes.push_back(fmt::format("{} has no effect without --verify sparse or drafts", speculation_settings()[i].flag));
-  const std::string& method = options.proposer;
-  if (method == "auto") return;
-  if (!is_drafter_method(method))
-    for (std::string_view flag : {"--tree-top-k", "--token-tree"}) say(flag, "method", method);
-  if (method != "mtp")
-    for (std::string_view flag : {"--mtp-feed-norm", "--mtp-recycle-norm"}) say(flag, "method", method);
-  if (method != "draft_model") say("--draft-vocab", "method", method);
+  for (const auto& [flag, part] : {std::pair("--group-rows", "approx"), {"--traversal", "approx"}, {"--reuse-set", "reuse"}})
+    if (given(flag) && options.precision_class.find(part) == std::string::npos)
+      notes.push_back(fmt::format("{} has no effect without --precision-class {}", flag, part));
+  if (open) return;
+  const auto first = [&](std::string_view lookup) {
+    return method == lookup || (method != "staged" && passes && options.self_lookup == lookup) ||
+        (method != "self" && passes && options.cascade_first == lookup);
+  };
+  const std::pair<bool, std::vector<std::string_view>> reach[] = {
+      {passes,
+          {"--policy", "--ratio", "--min-tokens", "--metric", "--rows", "--combine", "--share", "--spread", "--block", "--sinks",
+              "--recent", "--draft-weights", "--max-entries", "--layer-step", "--skip-layers", "--page"}},
+      {passes && method != "staged", {"--self-lookup"}},
+      {passes && method != "self", {"--cascade-first"}},
+      {first("ngram"), {"--ngram-min", "--ngram-max"}},
+      {first("suffix"), {"--suffix-depth", "--suffix-requests", "--suffix-factor", "--suffix-probability"}},
+      {method != "none" && method != "ngram", {"--tree"}},
+      {method != "none", {"--draft", "--rule"}},
+      {is_drafter_method(method), {"--tree-top-k"}},
+      {method == "mtp", {"--mtp-feed-norm", "--mtp-recycle-norm"}},
+      {method == "draft_model", {"--draft-vocab"}},
+  };
+  for (const auto& [reached, flags] : reach)
+    for (const std::string_view flag : flags)
+      if (!reached) say(flag, "method", method);
 }
 
 }

@@ -81,7 +81,7 @@ inline std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& ra
 
 inline std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
   std::vector<int> path;
-  for (; x >= 0; x = parents[size_t(x)]) path.push_back(x);
+  for (; x >= 0; x = parents[x]) path.push_back(x);
   return {path.rbegin(), path.rend()};
 }
 

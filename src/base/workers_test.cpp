@@ -11,7 +11,7 @@ TEST(Workers, RunEveryItemOnceBeforeTheLoopEnds) {
     for (int64_t items = 0; items < 300; ++items) {
       std::vector<int> done(size_t(items), 0);
       workers.run(
-          items, [&](int64_t i) { ++done[size_t(i)]; }, 1 + items % 9);
+          items, [&](int64_t i) { ++done[i]; }, 1 + items % 9);
       for (const int times : done) ASSERT_EQ(times, 1);
     }
   }
@@ -24,9 +24,9 @@ TEST(Workers, FinishWhatWasStartedMeanwhile) {
     for (int64_t items = 0; items < 300; ++items) {
       std::vector<int> done(size_t(items), 0);
       workers.start(
-          items, [&](int64_t i) { ++done[size_t(i)]; }, count);
+          items, [&](int64_t i) { ++done[i]; }, count);
       if (items % 2) workers.finish();  // else the next loop does, but for the last
-      if (items % 2 == 0) workers.run(items, [&](int64_t i) { ++done[size_t(i)]; });
+      if (items % 2 == 0) workers.run(items, [&](int64_t i) { ++done[i]; });
       for (const int times : done) ASSERT_EQ(times, items % 2 ? 1 : 2);
     }
   }

@@ -103,7 +103,7 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
             : spelling.kind == Fp8Scales::Blocks               ? row / 128 * 2 + i / 128
                                                                : 0;
         const float scale = std::ldexp(float(index % 50 + 1), -6);
-        EXPECT_EQ(out[size_t(i)], scale * f8_to_f32(uint8_t(codes.data[size_t(row * kFfn + i)]))) << row << " " << i;
+        EXPECT_EQ(out[i], scale * f8_to_f32(uint8_t(codes.data[row * kFfn + i]))) << row << " " << i;
       }
     }
     test::expect_part(model->note(), "fp8 weights");

@@ -162,7 +162,7 @@ TEST(Quantise, SplitBlocksReadLikeBlocks) {
       for (int64_t i = 0; i < kColumns; ++i) {
         const size_t at = size_t(2 * row + second);
         const int code = int(codes[at * kColumns / 2 + size_t(i / 2)]) >> (i % 2 * 4) & 15;
-        EXPECT_EQ(got[size_t(i)], std::ldexp(float(kMxfp4Doubled[code]), int(scales[at * kColumns / 32 + size_t(i / 32)]) - 128));
+        EXPECT_EQ(got[i], std::ldexp(float(kMxfp4Doubled[code]), int(scales[at * kColumns / 32 + size_t(i / 32)]) - 128));
       }
       std::vector<std::byte> blocks(dtype_bytes(DType::MXFP4, kColumns));
       pack_blocks(matrix, row, blocks.data());

@@ -94,7 +94,7 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
         for (int64_t i = 0; i < kind.columns; ++i) {
           const int code = int(codes[row * kind.columns / 2 + i / 2]) >> (i % 2 * 4) & 15;
           const float want = std::ldexp(float(kMxfp4Doubled[code]), int(scales[row * kind.columns / 32 + i / 32]) - 128);
-          ASSERT_EQ(got[size_t(i)], want) << kind.ours << " " << e << " " << r << " " << i;
+          ASSERT_EQ(got[i], want) << kind.ours << " " << e << " " << r << " " << i;
         }
       }
     }

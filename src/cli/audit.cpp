@@ -74,7 +74,7 @@ bool report_audit(const Engine& engine, const Both& both, const Request& request
     out["seed"] = plain.seed;
     out["proposer"] = guessed.proposer;
     out["policy"] = guessed.policy;
-    out["ratio"] = asked_ratio(request.speculation);
+    out["ratio"] = guessed.ratio;
     out["gamma"] = guessed.gamma;
     out["rounds"] = guessed.rounds;
     out["drafted"] = guessed.drafted;

@@ -219,8 +219,7 @@ class LlamaBench {
     const NoiseKey key{7, salt};
     const uint64_t vocab = uint64_t(engine_->parts().model->shape().vocab_size);
     std::vector<int32_t> out(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i)
-      out[size_t(i)] = int32_t((uint64_t(noise_bits(key, NoiseStream::Target, i, 0)) * vocab) >> 32);
+    for (int64_t i = 0; i < n; ++i) out[i] = int32_t((uint64_t(noise_bits(key, NoiseStream::Target, i, 0)) * vocab) >> 32);
     return out;
   }
 
@@ -232,24 +231,23 @@ class LlamaBench {
   }
 
   Status plain(const BenchTest& test) {
-    HUNCH_TRY(const auto run, TokenRun::make(engine_->parts(), test.n_depth + test.tokens()));
+    HUNCH_TRY(const auto run, TokenRun::make(engine_->parts(), test.n_depth + test.tokens(), interrupts_.flag()));
     if (flags_.prefill) {
       run->feed(random_tokens(test.n_depth, 1), chunk_, TokenRun::Logits::None);
     } else {
       run->fill(test.n_depth);
     }
     const std::vector<int32_t> tokens = random_tokens(test.tokens(), 2);
-    if (flags_.warmup) {
+    if (flags_.warmup && !interrupts_.stopped()) {
       const int64_t gen = test.n_prompt > 0 ? 0 : std::min(test.n_gen, flags_.gen_warmup);
       run_once(*run, std::vector<int32_t>(tokens.begin(), tokens.begin() + ptrdiff_t(test.n_prompt + gen)), test.n_prompt);
-      run->rewind(test.n_depth);
     }
     std::vector<int64_t> samples;
     for (int64_t r = 0; r < flags_.repetitions && !interrupts_.stopped(); ++r) {
+      run->rewind(test.n_depth);
       const auto start = Clock::now();
       run_once(*run, tokens, test.n_prompt);
-      samples.push_back(std::max<int64_t>(1, ns_since(start)));
-      run->rewind(test.n_depth);
+      if (!interrupts_.stopped()) samples.push_back(std::max<int64_t>(1, ns_since(start)));
     }
     HUNCH_OK(run->status());
     if (samples.empty()) return {};
@@ -295,7 +293,7 @@ class LlamaBench {
     if (samples.empty()) return {};
     const auto speedup = mean_and_deviation(speedups), base = mean_and_deviation(plain_speeds);
     ordered_json extra = {{"drafter", sums.proposer}, {"tokens", *flags_.text_file}, {"lossless", sums.lossless},
-        {"policy", sums.policy}, {"rule", sums.rule}, {"gamma", sums.gamma}, {"ratio", asked_ratio(speculation_)},
+        {"policy", sums.policy}, {"rule", sums.rule}, {"gamma", sums.gamma}, {"ratio", sums.ratio},
         {"temperature", *request.sampling.temperature}, {"mean_acceptance_length", sums.mean_acceptance_length()},
         {"plain_ts", base.mean}, {"stddev_plain_ts", base.deviation}, {"speedup", speedup.mean},
         {"stddev_speedup", speedup.deviation}, {"same_tokens_as_plain", equal},
@@ -386,7 +384,8 @@ Result<SpeculationOptions> asked_speculation(const SpeculationFlags& flags) {
 }
 
 void add_counts(const Generation& g, Generation& sums) {
-  sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule, sums.gamma = g.gamma;
+  sums.proposer = g.proposer, sums.policy = g.policy, sums.rule = g.rule;
+  sums.ratio = g.ratio, sums.gamma = g.gamma;
   sums.lossless = sums.lossless && g.lossless;
   sums.approximation.add(g.approximation);
   sums.steps += g.steps, sums.experts_read += g.experts_read;
@@ -425,6 +424,8 @@ Result<int> bench_command(Arguments arguments) {
       {"ssv", bench_ssv_command}};
   for (const auto& [name, command] : kOthers)
     if (!arguments.empty() && arguments[0] == name) return command(arguments.subspan(1));
+  if (!arguments.empty() && arguments[0] == "--flag-names")
+    for (const auto& other : kOthers) write_stdout(fmt::format("{}\n", other.first));
   // --only was this command's own before `passes` had a name.
   for (const std::string& argument : arguments)
     if (argument == "--only" || argument.starts_with("--only=")) return bench_passes_command(arguments);

@@ -103,7 +103,7 @@ class BatchBench {
     const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
     if (!flags_.text_file) {
       for (int64_t i = 0; i < length; ++i)
-        out[size_t(i)] = int32_t((uint64_t(i + 1) * 2654435761u + uint64_t(own) * 40503u) % uint64_t(vocab));
+        out[i] = int32_t((uint64_t(i + 1) * 2654435761u + uint64_t(own) * 40503u) % uint64_t(vocab));
       return out;
     }
     const int64_t size = int64_t(text_.size());
@@ -119,7 +119,7 @@ class BatchBench {
       int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed, int64_t first) {
     std::vector<Request> requests(static_cast<size_t>(parallel));
     for (int64_t i = 0; i < parallel; ++i) {
-      Request& request = requests[size_t(i)];
+      Request& request = requests[i];
       HUNCH_TRY(request.prompt, prompt_of(prompt, first + i));
       request.max_tokens = gen;
       request.ignore_eos = true;
@@ -179,8 +179,8 @@ class BatchBench {
         speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
         decodes.push_back(last.decode_ts());
         if (speculate && size_t(r) < plain_speeds.size()) {
-          gains.push_back(speeds.back() / plain_speeds[size_t(r)]);
-          decode_gains.push_back(decodes.back() / plain_decodes[size_t(r)]);
+          gains.push_back(speeds.back() / plain_speeds[r]);
+          decode_gains.push_back(decodes.back() / plain_decodes[r]);
         }
         if (!speculate) plain_speeds.push_back(speeds.back()), plain_decodes.push_back(decodes.back());
         add_counts(last.sums, sums);

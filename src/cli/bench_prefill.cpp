@@ -63,7 +63,7 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
           ceiling * 1e-12)};
   for (const int64_t length : flags.prompts) {
     std::vector<int32_t> tokens(static_cast<size_t>(length));
-    for (int64_t i = 0; i < length; ++i) tokens[size_t(i)] = int32_t(uint64_t(i + 1) * 2654435761u % uint64_t(shape.vocab_size));
+    for (int64_t i = 0; i < length; ++i) tokens[i] = int32_t(uint64_t(i + 1) * 2654435761u % uint64_t(shape.vocab_size));
     const PrefillWork work = prefill_work(*parts.checkpoint, length);
     for (const int64_t chunk : flags.chunks) {
       HUNCH_TRY(const auto run, TokenRun::make(parts, length));

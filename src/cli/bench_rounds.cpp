@@ -11,6 +11,7 @@
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/bench.h"
+#include "engine/defaults.h"
 #include "engine/round_bench.h"
 
 namespace hunch {
@@ -82,6 +83,10 @@ Result<std::vector<Guesser>> guessers(const RoundFlags& flags, const Speculation
   return out;
 }
 
+double ratio_of(const SpeculationOptions& options) {
+  return options.policy == "full" ? 0 : options.ratio > 0 ? options.ratio : defaults::kRatio;
+}
+
 ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, const Guesser& guesser, const RoundCost& cost,
     double plain_ms, double ceiling) {
   const BackendCounters& c = cost.per_round;
@@ -95,7 +100,7 @@ ordered_json row_of(const char* what, int64_t batch, int64_t depth, int gamma, c
       {"depth", depth},
       {"rule", guesser.options.rule.empty() ? "match" : guesser.options.rule},
       {"policy", gamma > 0 ? ordered_json(guesser.policy) : ordered_json()},
-      {"ratio", gamma > 0 ? ordered_json(asked_ratio(guesser.options)) : ordered_json()},
+      {"ratio", gamma > 0 ? ordered_json(ratio_of(guesser.options)) : ordered_json()},
       {"gamma", gamma},
       {"beside", gamma > 0 ? guesser.options.tree_tokens : 0},
       {"ms", cost.round_ms},

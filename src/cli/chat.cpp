@@ -98,8 +98,7 @@ class Chat {
     }
     if (interrupts.exit_code() == 143) return 143;  // Ctrl-C stops the answer, a termination request the program
     turns_.push_back({"assistant", printer.text()});
-    const Report report{
-        *generation, printer.text(), engine_.model_name(), asked_ratio(request_.speculation), kv_bytes_per_entry(engine_)};
+    const Report report{*generation, printer.text(), engine_.model_name(), kv_bytes_per_entry(engine_)};
     last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
     if (!generation->warning.empty()) complain(generation->warning);
     if (!generation->lossless) complain(lossless_text(*generation) + "; plain decoding may say something else");

@@ -81,7 +81,7 @@ DemoBook make_demo_book(int num_records, uint64_t seed) {
     book.records.push_back(std::move(r));
   }
   if (num_records < 8) return book;  // too few to ask about different places
-  const auto at = [&](double share) -> const BookRecord& { return book.records[size_t(share * num_records)]; };
+  const auto at = [&](double share) -> const BookRecord& { return book.records[share * num_records]; };
   const BookRecord &early = at(0.12), &middle = at(0.47), &late = at(0.78), &copied = at(0.3);
   const auto index = [&](const BookRecord& record) { return size_t(&record - book.records.data()); };
   book.questions = {
@@ -116,9 +116,10 @@ Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, u
     const int64_t length = int64_t(ids.size()), per_record = std::max<int64_t>(1, length / num_records);
     if (length <= max_tokens && length + 2 * per_record > max_tokens) return book;
     if (length <= max_tokens && step >= 10) return book;
+    const int64_t least = length - (num_records - 16) * per_record;
     const int64_t change = (max_tokens - length) / per_record;
     num_records += int(change != 0 ? change : max_tokens > length ? 1 : -1);
-    if (num_records < 16) return Error{fmt::format("a record book needs about 800 tokens; {} do not hold one", max_tokens)};
+    if (num_records < 16) return Error{fmt::format("a record book needs about {} tokens; {} do not hold one", least, max_tokens)};
   }
   return make_demo_book(std::max(16, num_records - 4), seed);
 }

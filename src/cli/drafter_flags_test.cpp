@@ -124,8 +124,10 @@ TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
     EXPECT_EQ(o->drafters[0].vocab_mode, "intersection");
     EXPECT_EQ(o->notes.size(), 3u);  // for eagle3 the last three change nothing
   }
-  EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4"}).notes,
-      std::vector<std::string>{"--tree-top-k has no effect with method ngram"});
+  const std::vector<std::string> ngram{"--ratio has no effect with method ngram", "--tree-top-k has no effect with method ngram"};
+  EXPECT_EQ(resolve({"--spec", "ngram", "--tree-top-k", "4", "--ratio", "0.1", "--ngram-max", "3"}).notes, ngram);
+  const std::vector<std::string> cascade{"--suffix-depth has no effect with method cascade"};
+  EXPECT_EQ(resolve({"--spec", "cascade", "--suffix-depth", "4", "--ratio", "0.1", "--ngram-max", "3"}).notes, cascade);
   EXPECT_EQ(resolve({"--mtp-feed-norm", "both"}).message, "--mtp-feed-norm must be one of post, pre, not \"both\"");
   EXPECT_EQ(resolve({"--tree-top-k", "0"}).message, "--tree-top-k must be in 1..16, not \"0\"");
 }

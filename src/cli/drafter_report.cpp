@@ -45,7 +45,7 @@ void add_tensors(const DrafterFile& file, ordered_json& out) {
   out["parameters"] = parameters;
   out["weight_bytes"] = bytes;
   for (int i = 0; i < kNumDTypes; ++i)
-    if (const Share& share = shares[size_t(i)]; share.tensors > 0)
+    if (const Share& share = shares[i]; share.tensors > 0)
       out["encodings"][std::string(dtype_info(DType(i)).name)] = {{"tensors", share.tensors}, {"bytes", share.bytes}};
   if (whole_numbers.tensors > 0)
     out["encodings"]["integers"] = {{"tensors", whole_numbers.tensors}, {"bytes", whole_numbers.bytes}};

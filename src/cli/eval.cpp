@@ -71,7 +71,7 @@ class Eval {
     const int64_t longest = std::min(length, engine_.context_len());
     HUNCH_TRY(const auto contexts, contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, longest));
     for (const int64_t context : contexts) {
-      HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context));
+      HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), context, interrupts_.flag()));
       const int64_t most = flags_.windows.value_or(INT64_MAX);
       const int64_t windows = std::min(length / context, most);
       const int64_t first_scored = context / 2 + 1;
@@ -84,7 +84,7 @@ class Eval {
         const auto scored = window.subspan(size_t(first_scored - 1));
         run->feed(scored, chunk(), TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0] && first + row + 1 < int64_t(scored.size()); ++row) {
-            const double lp = log_probability(logits[row], scored[size_t(first + row + 1)]);
+            const double lp = log_probability(logits[row], scored[first + row + 1]);
             sum += lp, squares += lp * lp, ++count;
           }
         });

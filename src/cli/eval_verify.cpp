@@ -40,7 +40,7 @@ struct Differences {
     }
     kl.push_back(std::max(0.0, divergence)), tv += apart / 2;
     same_best += std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();
-    nats -= double(q[size_t(next)]), nats_exact -= double(p[size_t(next)]);
+    nats -= double(q[next]), nats_exact -= double(p[next]);
   }
   ordered_json row() {
     std::sort(kl.begin(), kl.end());
@@ -84,7 +84,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
       auto start = Clock::now();
       run->feed(scored, how.rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
         const auto compared = Clock::now();
-        for (int64_t row = 0; row < logits.extent[0]; ++row) log_softmax(logits[row], exact[size_t(first + row)]);
+        for (int64_t row = 0; row < logits.extent[0]; ++row) log_softmax(logits[row], exact[first + row]);
         comparing_ms += ms_since(compared);
       });
       exact_ms += ms_since(start) - std::exchange(comparing_ms, 0);
@@ -103,7 +103,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
                 const auto compared = Clock::now();
                 for (int64_t row = 0; row < logits.extent[0] && at + first + row + 1 < int64_t(scored.size()); ++row) {
                   log_softmax(logits[row], own);
-                  (stays ? left : instant).add(exact[size_t(at + first + row)], own, scored[size_t(at + first + row + 1)]);
+                  (stays ? left : instant).add(exact[at + first + row], own, scored[at + first + row + 1]);
                 }
                 comparing_ms += ms_since(compared);
               },

@@ -70,7 +70,7 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
   out["rope_theta"] = s.rope_theta;
   out["rope_scaling"] = rope_name(s.rope_scaling.kind);
   out["tied_head"] = s.tied_head;
-  for (DType type : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3})
+  for (DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3})
     out["kv_bytes_per_token"][std::string(dtype_info(type).name)] = kv_bytes_per_token(s, type);
   // Past this context a decode step reads more KV than weights: there speculation with sparse attention has something to save.
   out["context_where_kv_equals_weights"] = info.parameters > 0 ? ordered_json(balance_len(info, s, DType::BF16)) : ordered_json();
@@ -121,9 +121,9 @@ std::string info_text(const ordered_json& j) {
     for (const auto& [name, of] : j["encodings"].items())
       line("", fmt::format("{:<6}{:>5} tensors {:>10}", name, of["tensors"].get<int>(), bytes_text(of["bytes"].get<double>())));
   }
+  const auto kv = [&](const char* type) { return j["kv_bytes_per_token"][type].get<double>(); };
   line("KV of one token",
-      fmt::format("{} bytes as bf16 or f16, {} as fp8, {} as f32", j["kv_bytes_per_token"]["bf16"].get<double>(),
-          j["kv_bytes_per_token"]["fp8"].get<double>(), j["kv_bytes_per_token"]["f32"].get<double>()));
+      fmt::format("{} bytes as bf16 or f16, {} as q8_0, {} as fp8, {} as f32", kv("bf16"), kv("q8_0"), kv("fp8"), kv("f32")));
   if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
     line("KV = weights", fmt::format("at {} tokens of context (bf16)", whole("context_where_kv_equals_weights")));
   if (j.contains("note")) line("note", j["note"].get<std::string>());

@@ -6,7 +6,9 @@
 #include <cctype>
 #include <cstdio>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -20,9 +22,12 @@ struct Shell {
 };
 constexpr Shell kShells[] = {
     {"bash", R"sh(_hunch() {
-  local word=${COMP_WORDS[COMP_CWORD]} words=
+  local word=${COMP_WORDS[COMP_CWORD]} part=${COMP_WORDS[2]} words=
   if [ "$COMP_CWORD" = 1 ]; then words=$(hunch --command-names)
-  elif [[ $word == -* ]]; then words=$(hunch "${COMP_WORDS[1]}" --flag-names 2>/dev/null)
+  else
+    [[ $COMP_CWORD == 2 || $part == -* ]] && part=
+    words=$(hunch "${COMP_WORDS[1]}" $part --flag-names 2>/dev/null || hunch "${COMP_WORDS[1]}" --flag-names 2>/dev/null)
+    [[ $word == -* ]] || words=$([ "$COMP_CWORD" = 2 ] && grep -v ^- <<<"$words")
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
 }
@@ -31,25 +36,32 @@ complete -o default -F _hunch hunch
     {"zsh", R"zsh(#compdef hunch
 _hunch() {
   if (( CURRENT == 2 )); then compadd -- ${(f)"$(hunch --command-names)"}
-  elif [[ $words[CURRENT] == -* ]]; then compadd -- ${(f)"$(hunch $words[2] --flag-names 2>/dev/null)"}
-  else _files
+  else
+    local part=$words[3] names
+    [[ $CURRENT == 3 || $part == -* ]] && part=
+    names=(${(f)"$(hunch $words[2] $part --flag-names 2>/dev/null || hunch $words[2] --flag-names 2>/dev/null)"})
+    if [[ $words[CURRENT] == -* ]]; then compadd -- $names
+    else
+      (( CURRENT == 3 )) && compadd -- ${names:#-*}
+      _files
+    fi
   fi
 }
 compdef _hunch hunch
 )zsh"},
     {"fish", R"sh(complete -c hunch -n __fish_use_subcommand -f -a '(hunch --command-names)'
 complete -c hunch -n 'not __fish_use_subcommand; and string match -q -- "-*" (commandline -ct)' -f \
-  -a '(hunch (commandline -opc)[2] --flag-names 2>/dev/null)'
+  -a '(set -l w (commandline -opc); hunch $w[2] (string match -v -- "-*" $w[3]) --flag-names 2>/dev/null; or hunch $w[2] --flag-names)'
+complete -c hunch -n 'test (count (commandline -opc)) = 2' -a '(hunch (commandline -opc)[2] --flag-names 2>/dev/null | string match -v -- "-*")'
 )sh"},
 };
 
-// What a command prints for --help, which goes to the standard output by its own hand: that is a file meanwhile.
-std::string help_of(const Command& command) {
+// What a command prints, --help say, which goes to the standard output by its own hand: that is a file meanwhile.
+std::string printed_by(const Command& command, const std::vector<std::string>& arguments) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::tmpfile(), std::fclose);
   const int output = file ? dup(STDOUT_FILENO) : -1;
   if (output < 0 || dup2(fileno(file.get()), STDOUT_FILENO) < 0) return {};
-  const std::string help[] = {"--help"};
-  HUNCH_CHECK(command.run(Arguments(help)).ok());
+  HUNCH_CHECK(command.run(arguments).ok());
   dup2(output, STDOUT_FILENO);
   close(output);
   std::rewind(file.get());
@@ -96,9 +108,17 @@ Result<int> man_command(Arguments arguments) {
   for (const Command& command : commands()) page += fmt::format(".TP\n.B {}\n{}\n", roff(command.name), roff(command.about));
   for (const Command& command : commands()) {
     if (command.run == man_command) continue;
-    std::string title = "hunch " + std::string(command.name);
-    std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return char(std::toupper(c)); });
-    page += fmt::format(".SH {}\n.nf\n{}.fi\n", roff(title), roff(help_of(command)));
+    const auto section = [&](const std::string& part) {
+      std::string title = fmt::format("hunch {}{}{}", command.name, part.empty() ? "" : " ", part);
+      std::transform(title.begin(), title.end(), title.begin(), [](unsigned char c) { return char(std::toupper(c)); });
+      std::vector<std::string> arguments{part, "--help"};
+      if (part.empty()) arguments.erase(arguments.begin());
+      page += fmt::format(".SH {}\n.nf\n{}.fi\n", roff(title), roff(printed_by(command, arguments)));
+    };
+    section("");
+    std::istringstream names(printed_by(command, {"--flag-names"}));
+    for (std::string name; names >> name;)
+      if (name[0] != '-') section(name);
   }
   page += ".SH EXIT STATUS\n0 done, 1 failure, 2 usage, 130 interrupted, 143 terminated.\n";
   return print_and_exit_code(page);

@@ -8,7 +8,6 @@
 #include "api/answer_json.h"
 #include "backend/ops/kv.h"
 #include "engine/approximation.h"
-#include "engine/defaults.h"
 
 namespace hunch {
 namespace {
@@ -17,11 +16,6 @@ using nlohmann::ordered_json;
 
 std::string share_text(double part, double whole) { return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-"; }
 
-}
-
-double asked_ratio(const SpeculationOptions& options) {
-  if (options.proposer == "none" || options.policy == "full") return 0;
-  return options.ratio > 0 ? options.ratio : defaults::kRatio;
 }
 
 std::string bytes_text(double bytes) {
@@ -69,7 +63,7 @@ ordered_json report_json(const Report& report) {
   out["proposer"] = g.proposer;
   out["policy"] = g.policy;
   out["rule"] = g.rule;
-  if (report.ratio > 0) out["ratio"] = report.ratio;
+  if (g.ratio > 0) out["ratio"] = g.ratio;
   out["gamma"] = g.gamma;
   if (g.proposer == "profile") out["strategy_changes"] = g.strategy_changes;
   out["rounds"] = g.rounds;

@@ -14,7 +14,6 @@ struct Report {
   const Generation& generation;
   std::string text;  // of the continuation
   std::string model;
-  double ratio = 0;               // of the KV cache that guesses read; 0: does not apply
   double kv_bytes_per_entry = 0;  // of one token in the KV cache; 0: unknown
 
   // KV bytes that plain decoding reads per token of this run: the context, on average over the continuation.
@@ -28,9 +27,6 @@ std::string report_text(const Report& report, const Paint& paint);
 
 // Acceptance by position as a small picture, one line a position, indented by two.
 std::string acceptance_picture(const std::vector<double>& acceptance, const Paint& paint);
-
-// The ratio that a request with these options runs at; 0 where nothing is guessed or everything is read.
-double asked_ratio(const SpeculationOptions& options);
 
 // "12.3 MB"
 std::string bytes_text(double bytes);

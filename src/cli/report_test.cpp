@@ -15,7 +15,7 @@ Generation speculated() {
   g.tokens = {5, 6, 7, 8};
   g.rule = "match", g.policy = "vegas", g.proposer = "self";
   g.seed = 18446744073709551615u;
-  g.gamma = 2, g.prompt_tokens = 100, g.rounds = 2, g.drafted = 4, g.accepted = 2;
+  g.ratio = 0.07, g.gamma = 2, g.prompt_tokens = 100, g.rounds = 2, g.drafted = 4, g.accepted = 2;
   g.drafted_by_position = {2, 2}, g.accepted_by_position = {2, 0};
   g.kv_bytes_read = 3000;
   g.milliseconds.first_to_last_token = 30, g.milliseconds.draft = 6, g.milliseconds.verify = 15, g.milliseconds.select = 3;
@@ -24,7 +24,7 @@ Generation speculated() {
 
 TEST(Report, JsonIsOneLineWithEveryPromisedField) {
   const auto g = speculated();
-  const std::string line = json_line(report_json({g, "two\nlines", "wren", 0.07, 10}));
+  const std::string line = json_line(report_json({g, "two\nlines", "wren", 10}));
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto j = nlohmann::json::parse(line);
   EXPECT_EQ(j["text"], "two\nlines");
@@ -36,27 +36,28 @@ TEST(Report, JsonIsOneLineWithEveryPromisedField) {
   EXPECT_EQ(j["kv_bytes_read_per_token"], 1000.0);
   EXPECT_EQ(j["lossless"], true);
   EXPECT_EQ(j["seed"], 18446744073709551615u);
+  EXPECT_EQ(j["ratio"], 0.07);
   for (const char* part : {"load", "prefill", "draft", "verify", "select"})
     EXPECT_TRUE(j["milliseconds"][part].is_number()) << part;
 }
 
 TEST(Report, ExpertsAreSpokenOfWhereThereAreAny) {
   auto g = speculated();
-  EXPECT_FALSE(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0}))).contains("experts_read_per_step"));
+  EXPECT_FALSE(nlohmann::json::parse(json_line(report_json({g, "", "m", 0}))).contains("experts_read_per_step"));
   g.steps = 4, g.experts_read = 50;
-  EXPECT_EQ(nlohmann::json::parse(json_line(report_json({g, "", "m", 0, 0})))["experts_read_per_step"], 12.5);
-  expect_part(report_text({g, "", "m", 0, 0}, Paint{}), "12.5, over all layers");
+  EXPECT_EQ(nlohmann::json::parse(json_line(report_json({g, "", "m", 0})))["experts_read_per_step"], 12.5);
+  expect_part(report_text({g, "", "m", 0}, Paint{}), "12.5, over all layers");
 }
 
 TEST(Report, JsonSurvivesBytesThatAreNoText) {
   const auto g = speculated();
-  const auto j = nlohmann::json::parse(json_line(report_json({g, "a\xffz", "m", 0, 0})));
+  const auto j = nlohmann::json::parse(json_line(report_json({g, "a\xffz", "m", 0})));
   EXPECT_EQ(j["text"], "a\xef\xbf\xbdz");
 }
 
 TEST(Report, TextHoldsTheLineThatPeopleGrep) {
   const auto g = speculated();
-  const auto text = report_text({g, "", "wren", 0.07, 10}, Paint{});
+  const auto text = report_text({g, "", "wren", 10}, Paint{});
   expect_part(text, "draft acceptance rate = 0.50000 (    2 accepted /     4 generated)");
   expect_part(text, "draft 20 %, verify 50 %, select 10 %, other 20 %");
   expect_part(text, "1.0 kB (plain decoding: 1.3 kB)");  // 10 bytes x 2 pages of 64
@@ -66,13 +67,13 @@ TEST(Report, TextHoldsTheLineThatPeopleGrep) {
 TEST(Report, SaysLossyOutLoud) {
   auto g = speculated();
   g.lossless = false;
-  expect_part(report_text({g, "", "wren", 0.07, 10}, Paint{}), "LOSSY");
-  EXPECT_FALSE(report_json({g, "", "wren", 0.07, 10}).contains("approx"));
+  expect_part(report_text({g, "", "wren", 10}, Paint{}), "LOSSY");
+  EXPECT_FALSE(report_json({g, "", "wren", 10}).contains("approx"));
   g.approximation = {.precision_class = "approx-reuse", .group_rows = 8, .traversal = "dfs"};
   g.approximation.own_choices = 5, g.approximation.shared_choices = 40, g.approximation.reused_choices = 90;
   g.approximation.reuse_layers = {2, 3};
-  expect_part(report_text({g, "", "wren", 0.07, 10}, Paint{}), "LOSSY: precision class approx-reuse");
-  EXPECT_EQ(report_json({g, "", "wren", 0.07, 10})["approx"].dump(),
+  expect_part(report_text({g, "", "wren", 10}, Paint{}), "LOSSY: precision class approx-reuse");
+  EXPECT_EQ(report_json({g, "", "wren", 10})["approx"].dump(),
       R"({"precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[2,3],)"
       R"("choices":{"own":5,"shared":40,"reused":90}})");
 }

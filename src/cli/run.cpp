@@ -33,8 +33,7 @@ Result<Settled> settle(const RunFlags& flags) {
 // Prints what belongs behind the text and returns the exit code.
 Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation,
     TokenPrinter& printer, int interrupted_code) {
-  const Report report{
-      generation, printer.text(), engine.model_name(), asked_ratio(settled.request.speculation), kv_bytes_per_entry(engine)};
+  const Report report{generation, printer.text(), engine.model_name(), kv_bytes_per_entry(engine)};
   // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
   bool written = !printer.output_lost();
   if (flags.output.json) {

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/drafter_file.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "cli/request_flags.h"
@@ -35,8 +36,11 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
           fs::exists(folder / "tokenizer.json", ignored)))
     return Tokenizer::from_json(file_text(folder / "tokenizer.json"), file_text(folder / "tokenizer_config.json"));
   // Anything else is a model, or a GGUF file with a vocabulary and no tensors.
-  HUNCH_TRY(const auto checkpoint, Checkpoint::open(path, /*vocab_only=*/true));
-  return load_tokenizer(*checkpoint);
+  auto checkpoint = Checkpoint::open(path, /*vocab_only=*/true);
+  if (!checkpoint.ok() && is_learned_drafter(path))
+    return Error{fmt::format("{} drafts for another model, whose tokenizer it uses: name that", path)};
+  if (!checkpoint.ok()) return checkpoint.error();
+  return load_tokenizer(**checkpoint);
 }
 
 // Ids separated by white space or commas, with or without brackets.

@@ -26,17 +26,17 @@ class Confidence {
     for (int64_t token = 0; token < q.extent[0]; ++token) most = std::max(most, q(token));
     return class_of(most < 1 ? std::log(most / (1 - most)) : INFINITY);
   }
-  float kept(int of) const { return float(kept_[size_t(of)] / tried_[size_t(of)]); }
+  float kept(int of) const { return float(kept_[of] / tried_[of]); }
   float usual() const {  // of all but second tokens
     double tried = 0, kept = 0;
-    for (int of = 0; of < kSecond; ++of) tried += tried_[size_t(of)], kept += kept_[size_t(of)];
+    for (int of = 0; of < kSecond; ++of) tried += tried_[of], kept += kept_[of];
     return float(kept / tried);
   }
   void record(int of, bool kept) {
-    double& tried = tried_[size_t(of)];
-    if (tried > kMemory) tried *= 0.5, kept_[size_t(of)] *= 0.5;
+    double& tried = tried_[of];
+    if (tried > kMemory) tried *= 0.5, kept_[of] *= 0.5;
     tried += 1;
-    kept_[size_t(of)] += kept;
+    kept_[of] += kept;
   }
 
  private:

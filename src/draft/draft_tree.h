@@ -39,17 +39,17 @@ struct DraftTree {
 
   void make_chain(int length) {
     size = length;
-    for (int node = 0; node < length; ++node) parents[size_t(node)] = node - 1;
+    for (int node = 0; node < length; ++node) parents[node] = node - 1;
   }
   bool branches() const {
     for (int node = 0; node < size; ++node)
-      if (parents[size_t(node)] != node - 1) return true;
+      if (parents[node] != node - 1) return true;
     return false;
   }
   // Nodes on the path to `node`, itself included; -1: 0.
   int depth_of(int node) const {
     int depth = 0;
-    for (; node >= 0; node = parents[size_t(node)]) ++depth;
+    for (; node >= 0; node = parents[node]) ++depth;
     return depth;
   }
   int depth() const {
@@ -57,17 +57,17 @@ struct DraftTree {
     for (int node = 0; node < size; ++node) most = std::max(most, depth_of(node));
     return most;
   }
-  int law_of(int row) const { return laws.empty() ? row : laws[size_t(row)]; }
+  int law_of(int row) const { return laws.empty() ? row : laws[row]; }
   // The first child of `node` (-1: of the root), or -1.
   int child(int node) const {
     for (int next = node + 1; next < size; ++next)
-      if (parents[size_t(next)] == node) return next;
+      if (parents[next] == node) return next;
     return -1;
   }
   // The next child of the parent of `node`, or -1.
   int sibling(int node) const {
     for (int next = node + 1; next < size; ++next)
-      if (parents[size_t(next)] == parents[size_t(node)]) return next;
+      if (parents[next] == parents[node]) return next;
     return -1;
   }
 };

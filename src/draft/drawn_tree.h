@@ -43,7 +43,7 @@ class DrawnTree {
     shape_ = shape, most_ = nodes, depth_ = 0, top_k_ = std::min(top_k, StaticTree::kMostRanks), deepest_ = depth;
     if (shape_) return;
     for (int level = 0; level < depth; ++level)
-      for (int nth = 0; nth < top_k_; ++nth) chances_[size_t(level * top_k_ + nth)] = chance_of(first_kept, nth);
+      for (int nth = 0; nth < top_k_; ++nth) chances_[level * top_k_ + nth] = chance_of(first_kept, nth);
     best_.grow(View<const float, 2>(chances_.data(), depth, top_k_), nodes);
     budget_.assign(size_t(depth), 0);
     for (int node = 0; node < best_.size(); ++node) ++budget_[size_t(best_.node(node).depth) - 1];
@@ -72,15 +72,15 @@ class DrawnTree {
       ++children_[best];
     }
   }
-  int children(int i) const { return children_[size_t(i)]; }
+  int children(int i) const { return children_[i]; }
   // The draws of the i-th node of the level, in order, at least so many of them; behind the last that is possible -1.
   void take(int i, std::span<const int32_t> draws) {
-    const int parent = level_[size_t(i)];
+    const int parent = level_[i];
     int at_shape = shape_of(parent);
-    for (int nth = 0; nth < children_[size_t(i)] && draws[size_t(nth)] >= 0; ++nth) {
-      Node node{.token = draws[size_t(nth)], .parent = parent, .nth = nth};
+    for (int nth = 0; nth < children_[i] && draws[nth] >= 0; ++nth) {
+      Node node{.token = draws[nth], .parent = parent, .nth = nth};
       if (shape_) node.shape = at_shape = next_of_shape(shape_of(parent), nth == 0 ? shape_of(parent) : at_shape);
-      else node.chance = path_chance(parent) * chance_of(kept_[size_t(i)], nth);
+      else node.chance = path_chance(parent) * chance_of(kept_[i], nth);
       nodes_.push_back(node);
     }
   }
@@ -92,15 +92,15 @@ class DrawnTree {
     if (++depth_ == deepest_) most = 0;
     if (!shape_ && most > 0) most = std::min(most, due());  // no more than will have children
     for (int node = fresh_; node < int(nodes_.size()); ++node)
-      if (!shape_ || shape_->goes_on(nodes_[size_t(node)].shape)) order_.push_back(node);
+      if (!shape_ || shape_->goes_on(nodes_[node].shape)) order_.push_back(node);
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
     std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
-      const float x = nodes_[size_t(a)].chance, y = nodes_[size_t(b)].chance;
+      const float x = nodes_[a].chance, y = nodes_[b].chance;
       return x != y ? x > y : a < b;
     });
     level_.assign(order_.begin(), order_.begin() + int64_t(count));
     std::sort(level_.begin(), level_.end());
-    for (const int node : level_) nodes_[size_t(node)].row = first_row++;
+    for (const int node : level_) nodes_[node].row = first_row++;
     return level_;
   }
 
@@ -108,10 +108,10 @@ class DrawnTree {
   template <class Emit>
   void outcome(std::span<const int> path, Emit&& emit) const {
     int at = -1;
-    for (const int node : path) emit(row_of(at), nodes_[size_t(node)].nth == 0), at = node;
+    for (const int node : path) emit(row_of(at), nodes_[node].nth == 0), at = node;
     if (std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.parent == at; })) emit(row_of(at), false);
   }
-  const Node& node(int index) const { return nodes_[size_t(index)]; }
+  const Node& node(int index) const { return nodes_[index]; }
   int size() const { return int(nodes_.size()); }
   float likeliest() const {  // of the nodes that go on
     float most = 0;
@@ -129,12 +129,12 @@ class DrawnTree {
   // Nodes of the level that runs next; what earlier ones left over is its own.
   int due() const {
     int out = -int(nodes_.size());
-    for (int level = 0; level <= depth_; ++level) out += budget_[size_t(level)];
+    for (int level = 0; level <= depth_; ++level) out += budget_[level];
     return out;
   }
-  int row_of(int node) const { return node < 0 ? 0 : nodes_[size_t(node)].row; }
-  float path_chance(int node) const { return node < 0 ? 1 : nodes_[size_t(node)].chance; }
-  int shape_of(int node) const { return node < 0 ? -1 : nodes_[size_t(node)].shape; }
+  int row_of(int node) const { return node < 0 ? 0 : nodes_[node].row; }
+  float path_chance(int node) const { return node < 0 ? 1 : nodes_[node].chance; }
+  int shape_of(int node) const { return node < 0 ? -1 : nodes_[node].shape; }
   // The child of `of` behind node `after` of the shape; its size: there is none.
   int next_of_shape(int of, int after) const {
     do ++after;

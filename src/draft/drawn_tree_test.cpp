@@ -47,14 +47,14 @@ Grown grow(DrawnTree& tree, int nodes, int depth, int most, Kept&& kept, Drawn&&
     EXPECT_LT(node.parent, i);
     EXPECT_EQ(node.nth, out.children[size_t(node.parent) + 1]++) << "in the order of drawing";
     out.parents.push_back(node.parent), out.tokens.push_back(node.token);
-    out.depths.push_back(node.parent < 0 ? 1 : out.depths[size_t(node.parent)] + 1);
+    out.depths.push_back(node.parent < 0 ? 1 : out.depths[node.parent] + 1);
   }
   return out;
 }
 
 Draws some(test::Dice& dice, bool few) {
   Draws out{10 + dice.below(9), 20 + dice.below(9), 30 + dice.below(9), 40 + dice.below(9)};
-  if (few && dice.below(3) == 0) out[size_t(1 + dice.below(3))] = -1;  // the law allows no more
+  if (few && dice.below(3) == 0) out[1 + dice.below(3)] = -1;  // the law allows no more
   return out;
 }
 

@@ -34,9 +34,9 @@ class DynamicTree {
 
   // Children of the node that goes on as number `at` of the level before (the root: -1), likeliest first; shares in (0, 1].
   void try_children(int at, std::span<const int32_t> tokens, std::span<const float> shares) {
-    const int parent = at < 0 ? -1 : frontier_[size_t(at)];
+    const int parent = at < 0 ? -1 : frontier_[at];
     if (shape_) return try_shape(parent, tokens);
-    const double before = parent < 0 ? 1 : nodes_[size_t(parent)].score;
+    const double before = parent < 0 ? 1 : nodes_[parent].score;
     for (size_t i = 0; i < tokens.size() && tokens[i] >= 0; ++i)
       nodes_.push_back({tokens[i], parent, before * double(std::clamp(shares[i], kLeastShare, 1.0f))});
   }
@@ -44,11 +44,11 @@ class DynamicTree {
   std::span<const int> advance(int most, int first_row) {
     order_.clear();
     for (int node = level_; node < int(nodes_.size()); ++node)
-      if (!shape_ || shape_->goes_on(nodes_[size_t(node)].shape)) order_.push_back(node);
+      if (!shape_ || shape_->goes_on(nodes_[node].shape)) order_.push_back(node);
     const size_t count = keep_best(most);
     frontier_.assign(order_.begin(), order_.begin() + int64_t(count));
     std::sort(frontier_.begin(), frontier_.end());
-    for (const int node : frontier_) nodes_[size_t(node)].row = first_row++;
+    for (const int node : frontier_) nodes_[node].row = first_row++;
     level_ = int(nodes_.size());
     return frontier_;
   }
@@ -62,29 +62,29 @@ class DynamicTree {
     number_.assign(nodes_.size(), -1);
     for (size_t i = 0; i < count; ++i) {
       const Node& node = nodes_[size_t(order_[i])];
-      const int parent = node.parent < 0 ? -1 : number_[size_t(node.parent)];
+      const int parent = node.parent < 0 ? -1 : number_[node.parent];
       HUNCH_CHECK(node.parent < 0 || parent >= 0);
       number_[size_t(order_[i])] = int(i);
       emit(int(i), node.token, parent);
     }
     return int(count);
   }
-  const Node& node(int index) const { return nodes_[size_t(index)]; }
+  const Node& node(int index) const { return nodes_[index]; }
   int size() const { return int(nodes_.size()); }
 
  private:
   void try_shape(int parent, std::span<const int32_t> tokens) {
-    const int of = parent < 0 ? -1 : nodes_[size_t(parent)].shape;
+    const int of = parent < 0 ? -1 : nodes_[parent].shape;
     for (int i = of + 1; i < shape_->size(); ++i) {
       const StaticTree::Node& node = shape_->node(i);
-      if (node.parent == of && tokens[size_t(node.rank)] >= 0)
-        nodes_.push_back({.token = tokens[size_t(node.rank)], .parent = parent, .score = -double(i), .shape = i});
+      if (node.parent == of && tokens[node.rank] >= 0)
+        nodes_.push_back({.token = tokens[node.rank], .parent = parent, .score = -double(i), .shape = i});
     }
   }
   size_t keep_best(int most) {
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
     std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
-      const double x = nodes_[size_t(a)].score, y = nodes_[size_t(b)].score;
+      const double x = nodes_[a].score, y = nodes_[b].score;
       return x != y ? x > y : a < b;
     });
     return count;

@@ -83,13 +83,13 @@ void Follower::move_in(Quarters quarters) {
 // Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
 // that reaches the last one (rows of a network without features can be made up for, so there it is a run from the first page).
 void Follower::open(const Sequence& sequence) {
-  Seat& seat = seats_[size_t(sequence.slot)];
-  Draft& draft = drafts_[size_t(sequence.slot)];
+  Seat& seat = seats_[sequence.slot];
+  Draft& draft = drafts_[sequence.slot];
   draft.task = nullptr, draft.classes.clear(), draft.stored = 0;  // of whoever sat there
   const int64_t found = sequence.committed_len / kPageLen;
   const auto known = [&](int64_t page) {
     const int32_t id = sequence.pages.page_of(page * kPageLen);
-    return stamps_[size_t(id)] == pool_->generation(id);
+    return stamps_[id] == pool_->generation(id);
   };
   int64_t run = featured() ? found : 0;
   seat = {.sequence = &sequence};
@@ -113,7 +113,7 @@ void Follower::open(const Sequence& sequence) {
 // Rows that wait go through while their pages are still here, if that makes one whole: the next turn of a conversation begins
 // behind it.
 void Follower::close(Slot slot) {
-  Seat& seat = seats_[size_t(slot)];
+  Seat& seat = seats_[slot];
   const int64_t rows = seat.waiting - 1;
   if (seat.sequence && rows > 0 && (seat.page + 1) * kPageLen <= seat.fed + rows) {
     segments_.clear();
@@ -128,11 +128,11 @@ void Follower::close(Slot slot) {
 
 // Pages whose every row is here, with the feature of the last entry, are whole for whoever shares them.
 void Follower::stamp(const Sequence& sequence) {
-  Seat& seat = seats_[size_t(sequence.slot)];
+  Seat& seat = seats_[sequence.slot];
   const int64_t whole = std::min(seat.fed, featured() ? seat.fed + seat.waiting - 1 : seat.fed);
   for (; (seat.page + 1) * kPageLen <= whole; ++seat.page) {
     const int32_t id = sequence.pages.page_of(seat.page * kPageLen);
-    stamps_[size_t(id)] = pool_->generation(id);
+    stamps_[id] = pool_->generation(id);
   }
 }
 
@@ -145,10 +145,10 @@ void Follower::wait_for_ids() {
 // The next `rows` rows of a sequence, whose features lie in front of the waiting ones: ids and features from row `at` of the
 // input on.
 void Follower::append_input(const Sequence& sequence, int64_t rows, int64_t at) {
-  Seat& seat = seats_[size_t(sequence.slot)];
+  Seat& seat = seats_[sequence.slot];
   wait_for_ids();
   auto ids = ids_.view<int32_t>(rows_);
-  for (int64_t i = 0; i < rows; ++i) ids(at + i) = own(sequence.tokens[size_t(seat.fed + i)]);
+  for (int64_t i = 0; i < rows; ++i) ids(at + i) = own(sequence.tokens[seat.fed + i]);
   segments_.push_back({
       .phase = Segment::Phase::Verify,
       .sequence = &sequence,
@@ -170,7 +170,7 @@ void Follower::feed(bool drafts) {
   else net_->remember(*pass_, features, recycled, hidden);
   ids_queued_ = true;
   for (const Segment& segment : segments_) {
-    seats_[size_t(segment.sequence->slot)].fed += segment.num_rows;
+    seats_[segment.sequence->slot].fed += segment.num_rows;
     stamp(*segment.sequence);
   }
   segments_.clear();
@@ -201,7 +201,7 @@ TargetRows Follower::side_by_side(const TargetRows& rows) {
 
 void Follower::preview(std::span<const TargetRows> all) {
   for (const TargetRows& rows : all) {
-    Seat& seat = seats_[size_t(rows.sequence->slot)];
+    Seat& seat = seats_[rows.sequence->slot];
     const bool can = featured() && seat.fed + seat.waiting == rows.first_position + 1 && seat.waiting + rows.count <= keep_;
     seat.previewed = can ? rows.first_position : -1;
     if (!can) continue;
@@ -227,7 +227,7 @@ void Follower::take(std::span<const TargetRows> all) {
   };
   for (const TargetRows& rows : all) {
     const Sequence& sequence = *rows.sequence;
-    Seat& seat = seats_[size_t(sequence.slot)];
+    Seat& seat = seats_[sequence.slot];
     if (!featured()) {
       const int64_t end = std::min(sequence.committed_len, net_->longest());  // nothing is drafted behind it
       for (int64_t backlog = end - seat.fed; backlog > keep_;) {
@@ -281,8 +281,8 @@ bool Follower::begin(const DraftTask& task) {
   tree.in_flight = false;
   tree.law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
   const Sequence& sequence = *task.sequence;
-  const Seat& seat = seats_[size_t(sequence.slot)];
-  Draft& draft = drafts_[size_t(sequence.slot)];
+  const Seat& seat = seats_[sequence.slot];
+  Draft& draft = drafts_[sequence.slot];
   draft.classes.clear(), draft.task = nullptr, draft.stored = 0;
   const int64_t count = sequence.committed_len + 1 - seat.fed;
   // Level d writes entry committed_len + d; a network may be made for shorter texts than the target.
@@ -308,7 +308,7 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   HUNCH_CHECK(tasks.size() <= drafts_.size());
   all_.clear();
   for (const DraftTask& task : tasks)
-    if (begin(task) && int64_t(all_.size()) < level_rows_) all_.push_back(&drafts_[size_t(task.sequence->slot)]);
+    if (begin(task) && int64_t(all_.size()) < level_rows_) all_.push_back(&drafts_[task.sequence->slot]);
   // Those that nobody decided about yet; nobody's levels wait for the kind of another's.
   const auto some = [&](const auto& property) {
     open_.clear();
@@ -338,7 +338,7 @@ void Follower::make_first_rows_fit() {
   for (size_t i = 0; total > rows_ && i < open_.size(); ++i) {
     Draft& draft = *open_[i];
     const Sequence& sequence = *draft.task->sequence;
-    Seat& seat = seats_[size_t(sequence.slot)];
+    Seat& seat = seats_[sequence.slot];
     while (draft.count > 1) {
       const int64_t some = std::min<int64_t>(draft.count - 1, rows_);
       if (featured()) backend_.copy_rows({.from = waiting(sequence.slot).slice(0, some), .to = input().slice(0, some)});
@@ -378,7 +378,7 @@ int64_t Follower::first_rows() {
     const int first = apart ? draft->count - 1 : 0;
     draft->count -= first;
     add(*draft, first, draft->count);
-    seats_[size_t(draft->task->sequence->slot)].waiting = 0;
+    seats_[draft->task->sequence->slot].waiting = 0;
   }
   feed(true);
   // What stands behind the last row of each goes on.
@@ -406,7 +406,7 @@ void Follower::next_level() {
         .sequence = &sequence,
         .first_position = sequence.committed_len + (draft->branch ? 0 : draft->depth),
         .num_rows = draft->level,
-        .first = seats_[size_t(sequence.slot)].first,
+        .first = seats_[sequence.slot].first,
         .round_row = draft->branch ? first : 0,
         .parents = draft->branch ? std::span<const int32_t>(draft->parents) : std::span<const int32_t>{}});
   }
@@ -453,7 +453,7 @@ void Follower::finish_level(int64_t rows) {
     else if (draft->given) take_drawn(*draft, row);
     else take_tree(*draft, row);
     for (int i = 0; featured() && !draft->done && i < draft->level; ++i) {
-      const int parent = draft->branch ? draft->parents[size_t(draft->rows - draft->level + i)] - first : 0;
+      const int parent = draft->branch ? draft->parents[draft->rows - draft->level + i] - first : 0;
       backend_.copy_rows({.from = came.slice(row + parent, 1), .to = features.slice(next++, 1)});
     }
     row += count;
@@ -509,16 +509,16 @@ void Follower::take_chain(Draft& draft, int64_t row) {
 }
 
 void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
-  Draft& draft = drafts_[size_t(sequence.slot)];
+  Draft& draft = drafts_[sequence.slot];
   if (!featured() && draft.stored > 0) {  // entries of drafts that were kept are final as they stand
-    seats_[size_t(sequence.slot)].fed += std::min<int64_t>(draft.stored, int64_t(verdict.path.size()));
+    seats_[sequence.slot].fed += std::min<int64_t>(draft.stored, int64_t(verdict.path.size()));
     draft.stored = 0;
     stamp(sequence);
   }
   if (!std::exchange(draft.task, nullptr)) return;  // somebody else drafted
   if (draft.branch) {
     if (draft.given && draft.done)
-      draft.drawn.outcome(verdict.path, [&](int row, bool kept) { by_law_.record(draft.laws[size_t(row)], kept); });
+      draft.drawn.outcome(verdict.path, [&](int row, bool kept) { by_law_.record(draft.laws[row], kept); });
     return;
   }
   Confidence& confidence = draft.given ? by_draw_ : by_noise_;

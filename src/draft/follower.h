@@ -67,7 +67,7 @@ class Follower final : public Proposer {
   };
 
   bool featured() const { return net_->takes_features(); }
-  int32_t own(int32_t token) const { return own_ids_.empty() ? token : own_ids_[size_t(token)]; }
+  int32_t own(int32_t token) const { return own_ids_.empty() ? token : own_ids_[token]; }
   View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
     return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
   }

@@ -52,7 +52,7 @@ void Follower::blind_level(int level, size_t open) {
           .sequence = &sequence,
           .first_position = sequence.committed_len + level,
           .num_rows = 1,
-          .first = seats_[size_t(sequence.slot)].first,
+          .first = seats_[sequence.slot].first,
       });
     }
     pass_->begin(levels[level - 1].slice(0, rows), segments_);
@@ -60,10 +60,10 @@ void Follower::blind_level(int level, size_t open) {
   }
   const View<const float, 2> logits = logits_of(rows);
   for (int64_t i = 0; i < rows; ++i) {
-    open_[size_t(i)]->depth = level;
+    open_[i]->depth = level;
     View<const int32_t, 1> before(&levels(0, i), level);
     before.stride[0] = level_rows_;
-    sample(*open_[size_t(i)], logits.slice(i, 1), i, levels[level].slice(i, 1), true, before);
+    sample(*open_[i], logits.slice(i, 1), i, levels[level].slice(i, 1), true, before);
   }
 }
 
@@ -95,7 +95,7 @@ void Follower::run_blind_trees() {
     DraftTree& out = *draft->task->tree;
     const Slot slot = draft->task->sequence->slot;
     out.size = count(slot);
-    for (int node = 0; node < out.size; ++node) out.parents[size_t(node)] = parents(slot, node);
+    for (int node = 0; node < out.size; ++node) out.parents[node] = parents(slot, node);
   }
 }
 
@@ -185,7 +185,7 @@ int64_t Follower::next_tree_rows() {
         .sequence = &sequence,
         .first_position = sequence.committed_len,
         .num_rows = draft->level,
-        .first = seats_[size_t(sequence.slot)].first,
+        .first = seats_[sequence.slot].first,
         .round_row = draft->rows - draft->level,
         .parents = draft->parents});
     rows += draft->level;

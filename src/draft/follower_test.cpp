@@ -23,7 +23,7 @@ using Rows = std::vector<Row>;
 // Rows [first, last) of a sequence.
 Rows rows_of(const Sequence& sequence, int64_t first, int64_t last) {
   Rows rows;
-  for (; first < last; ++first) rows.push_back({first, sequence.tokens[size_t(first)]});
+  for (; first < last; ++first) rows.push_back({first, sequence.tokens[first]});
   return rows;
 }
 
@@ -201,7 +201,7 @@ TEST_F(Follows, RowsThatDoNotFitGoThroughBefore) {
   std::vector<Rows> of(3);
   for (const Rows& pass : passes_) {
     EXPECT_LE(pass.size(), 70u);
-    for (const Row& row : pass) of[size_t(row.id / 1000 - 1)].push_back(row);
+    for (const Row& row : pass) of[row.id / 1000 - 1].push_back(row);
   }
   for (size_t i = 0; i < 3; ++i) {
     const auto first = int32_t(1000 * (i + 1));

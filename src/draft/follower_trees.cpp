@@ -39,7 +39,7 @@ void Follower::take_tree(Draft& draft, int64_t row) {
   DraftTree& out = *task.tree;
   out.size = draft.tree.choose(task.limits.max_tokens, [&](int number, int32_t token, int parent) {
     out.tokens(number) = token;
-    out.parents[size_t(number)] = parent;
+    out.parents[number] = parent;
   });
 }
 
@@ -64,7 +64,7 @@ void Follower::take_drawn(Draft& draft, int64_t row) {
   for (int number = 0; number < out.size; ++number) {
     const DrawnTree::Node& node = draft.drawn.node(number);
     out.tokens(number) = node.token;
-    out.parents[size_t(number)] = node.parent;
+    out.parents[number] = node.parent;
     if (node.row > 0) out.laws[size_t(number) + 1] = node.row;
   }
 }

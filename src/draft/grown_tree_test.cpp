@@ -42,7 +42,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   Backend& backend = *made;
   const int64_t capacity = k + int64_t(depth) * most_rows * k;
   std::vector<int32_t> tokens(static_cast<size_t>(capacity)), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
-  for (int id = 0; id < 1000; ++id) own_ids[size_t(id)] = 5000 - id;
+  for (int id = 0; id < 1000; ++id) own_ids[id] = 5000 - id;
   std::vector<double> chances(tokens.size());
   const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), int64_t(x.size())); };
   const TreeSlots tree{view(tokens), view(parents), view(chances), view(frontier)};
@@ -74,14 +74,14 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
     slots += rows * k;
     const auto goes_on = host.advance(next, 100 * (level + 1));
     for (int i = 0; i < next; ++i) {
-      ASSERT_TRUE(from[size_t(i)] >= (i > 0 ? from[size_t(i - 1)] : 0) && from[size_t(i)] < rows);
+      ASSERT_TRUE(from[i] >= (i > 0 ? from[i - 1] : 0) && from[i] < rows);
       if (i >= int(goes_on.size())) {
-        EXPECT_EQ(ids[size_t(i)], -1);
+        EXPECT_EQ(ids[i], -1);
         continue;
       }
-      const DynamicTree::Node& node = host.node(goes_on[size_t(i)]);
-      EXPECT_EQ(ids[size_t(i)], level % 2 ? 5000 - node.token : node.token);
-      if (node.parent >= 0) { EXPECT_EQ(from[size_t(i)], host.node(node.parent).row - 100 * level); }
+      const DynamicTree::Node& node = host.node(goes_on[i]);
+      EXPECT_EQ(ids[i], level % 2 ? 5000 - node.token : node.token);
+      if (node.parent >= 0) { EXPECT_EQ(from[i], host.node(node.parent).row - 100 * level); }
     }
     rows = next, live = int(goes_on.size());
   }
@@ -89,9 +89,9 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   host.choose(most_nodes, [&](int, int32_t token, int parent) { expected.push_back({token, parent}); });
   std::vector<int32_t> chosen(static_cast<size_t>(most_nodes)), chosen_parents(chosen), count(1);
   backend.choose_nodes({tree, slots, view(chosen), view(chosen_parents), view(count)});
-  for (int i = 0; i < count[0]; ++i) found.push_back({chosen[size_t(i)], chosen_parents[size_t(i)]});
+  for (int i = 0; i < count[0]; ++i) found.push_back({chosen[i], chosen_parents[i]});
   EXPECT_EQ(found, expected);
-  for (int i = count[0]; i < most_nodes; ++i) EXPECT_TRUE(chosen[size_t(i)] == -1 && chosen_parents[size_t(i)] == -1);
+  for (int i = count[0]; i < most_nodes; ++i) EXPECT_TRUE(chosen[i] == -1 && chosen_parents[i] == -1);
 }
 
 TEST(GrownTree, IsTheTreeOfTheHostNodeByNode) {

@@ -137,10 +137,10 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
   std::vector<int32_t> ids(map.size());
   int64_t before = -1;
   for (int64_t i = 0; i < vocab_; ++i) {
-    if (map[size_t(i)] <= before || map[size_t(i)] >= vocab)
+    if (map[i] <= before || map[i] >= vocab)
       return file.wrong(
-          "token_map", fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[size_t(i)], vocab));
-    ids[size_t(i)] = int32_t(before = map[size_t(i)]);
+          "token_map", fmt::format("entry {} is {}: ids must ascend and lie below the target's {}", i, map[i], vocab));
+    ids[i] = int32_t(before = map[i]);
   }
   vocabulary_ = setup.backend->constant_ids(ids);
   return {};
@@ -149,7 +149,7 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
 void MedusaHeads::transform(Backend& backend, int head, View<float, 2> x, View<float, 2> scratch) const {
   View<const float, 2> one(floats(ones_), x.extent[0], hidden_);
   one.stride[0] = 0;  // the same row for all
-  const auto& layers = heads_[size_t(head)].layers;
+  const auto& layers = heads_[head].layers;
   for (const Layer& own : layers) {
     const Layer& layer = own.weight ? own : layers.front();
     multiply(backend, x, *layer.weight, layer.bias, scratch);
@@ -158,7 +158,7 @@ void MedusaHeads::transform(Backend& backend, int head, View<float, 2> x, View<f
 }
 
 void MedusaHeads::logits(Backend& backend, int head, View<const float, 2> x, View<float, 2> logits) const {
-  const Weight* output = heads_[size_t(head)].output ? heads_[size_t(head)].output.get() : shared_.get();
+  const Weight* output = heads_[head].output ? heads_[head].output.get() : shared_.get();
   if (output) multiply(backend, x, *output, {}, logits);
   else target_->logits(backend, x, logits);
 }

@@ -93,7 +93,7 @@ struct TargetRows {
   std::span<const int> tapped;       // layers, ascending
   View<const float, 2> taps;         // [rows of the pass][tapped * hidden] behind those layers
 
-  int64_t row(int64_t i) const { return first_row + (path.empty() ? i : path[size_t(i)]); }
+  int64_t row(int64_t i) const { return first_row + (path.empty() ? i : path[i]); }
   View<const float, 2> layer(int layer) const {  // [rows of the pass][hidden]
     const auto out = side_by_side(std::span(&layer, 1));
     HUNCH_CHECK(out.data);

@@ -28,17 +28,17 @@ void expect_within_limits(const DraftTree& tree, const DraftLimits& limits, int 
   ASSERT_LE(tree.size, limits.max_tokens);
   ASSERT_TRUE(tree.size == 0 || !limits.want_q || tree.law == DraftLaw::Point);  // nobody here has a q
   for (int node = 0; node < tree.size; ++node) {
-    const int parent = tree.parents[size_t(node)];
+    const int parent = tree.parents[node];
     ASSERT_GE(parent, -1);
     ASSERT_LT(parent, node);
     ASSERT_TRUE(limits.may_branch || parent == node - 1);
     int depth = 1;
-    for (int at = parent; at >= 0; at = tree.parents[size_t(at)]) ++depth;
+    for (int at = parent; at >= 0; at = tree.parents[at]) ++depth;
     ASSERT_TRUE(limits.max_depth == 0 || depth <= limits.max_depth);
     ASSERT_GE(tree.tokens(node), 0);
     ASSERT_LT(tree.tokens(node), vocab);
     for (int other = 0; other < node; ++other)  // a sibling with the same token could never be chosen
-      ASSERT_FALSE(tree.parents[size_t(other)] == parent && tree.tokens(other) == tree.tokens(node));
+      ASSERT_FALSE(tree.parents[other] == parent && tree.tokens(other) == tree.tokens(node));
   }
 }
 
@@ -51,8 +51,8 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
   std::vector<int64_t> copy_from(kSlots, 0);
   Tree trees[kSlots];
   for (Slot slot = 0; slot < kSlots; ++slot) {
-    sequences[size_t(slot)] = begun(slot);
-    busy->open(sequences[size_t(slot)]);
+    sequences[slot] = begun(slot);
+    busy->open(sequences[slot]);
   }
   int found = 0;
   for (int round = 0; round < 60; ++round) {
@@ -61,9 +61,9 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
       if (dice.below(3) == 0) continue;  // waits this round
       const int most = dice.below(12), depth = dice.below(5);
       const bool want_q = dice.below(2) == 0, branch = dice.below(2) == 0;
-      DraftTree& tree = trees[size_t(slot)].tree;
+      DraftTree& tree = trees[slot].tree;
       tree.size = 7;  // what an earlier round left
-      tasks.push_back({.sequence = &sequences[size_t(slot)],
+      tasks.push_back({.sequence = &sequences[slot],
           .limits = {.max_tokens = most, .max_depth = depth, .want_q = want_q, .may_branch = branch},
           .tree = &tree});
     }
@@ -77,11 +77,10 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
       alone->open(*task.sequence);
       const Tree again(*alone, *task.sequence, task.limits);
       ASSERT_EQ(again.tokens(), Tokens(task.tree->tokens.data, task.tree->tokens.data + task.tree->size));
-      for (int node = 0; node < again.tree.size; ++node)
-        ASSERT_EQ(again.tree.parents[size_t(node)], task.tree->parents[size_t(node)]);
+      for (int node = 0; node < again.tree.size; ++node) ASSERT_EQ(again.tree.parents[node], task.tree->parents[node]);
     }
     for (Slot slot = 0; slot < kSlots; ++slot) {
-      Sequence& sequence = sequences[size_t(slot)];
+      Sequence& sequence = sequences[slot];
       if (dice.below(12) == 0) {  // leaves: for good, or preempted and back in the same slot or in another's
         busy->close(slot);
         const Slot other = dice.below(kSlots);
@@ -89,14 +88,14 @@ TEST_P(AnyProposer, KeepsItsLimitsAndLeaksNothingBetweenSlotsOfABusyBatch) {
         if (fate == 0) sequence = begun(slot);
         if (fate == 2 && other != slot) {
           busy->close(other);
-          std::swap(sequence, sequences[size_t(other)]);
-          sequence.slot = slot, sequences[size_t(other)].slot = other;
-          busy->open(sequences[size_t(other)]);
+          std::swap(sequence, sequences[other]);
+          sequence.slot = slot, sequences[other].slot = other;
+          busy->open(sequences[other]);
         }
         busy->open(sequence);
       }
       for (int more = dice.below(4); more > 0 && sequence.len() < 200; --more)
-        grow(sequence.tokens, kVocab, dice, copy_from[size_t(slot)]);
+        grow(sequence.tokens, kVocab, dice, copy_from[slot]);
       busy->observe(sequence, {});
     }
   }

@@ -66,16 +66,16 @@ void StaticTree::grow(View<const float, 2> accuracies, int nodes) {
     float best = 0;
     int parent = -2;
     for (int at = -1; at < int(nodes_.size()); ++at) {
-      const int64_t level = at < 0 ? 0 : nodes_[size_t(at)].depth;
-      const Growing& from = growing_[size_t(at + 1)];
+      const int64_t level = at < 0 ? 0 : nodes_[at].depth;
+      const Growing& from = growing_[at + 1];
       if (level >= depth || from.children >= ranks) continue;
-      const float value = from.value * accuracies(level, by_worth_[size_t(level * ranks + from.children)]);
+      const float value = from.value * accuracies(level, by_worth_[level * ranks + from.children]);
       if (value > best) best = value, parent = at;
     }
     if (parent == -2) return;
-    const int32_t level = parent < 0 ? 0 : nodes_[size_t(parent)].depth;
-    Growing& from = growing_[size_t(parent + 1)];
-    nodes_.push_back({parent, by_worth_[size_t(level * ranks + from.children)], level + 1});
+    const int32_t level = parent < 0 ? 0 : nodes_[parent].depth;
+    Growing& from = growing_[parent + 1];
+    nodes_.push_back({parent, by_worth_[level * ranks + from.children], level + 1});
     ++from.children;
     growing_.push_back({.value = best});
   }
@@ -103,7 +103,7 @@ std::string StaticTree::text() const {
   std::vector<std::vector<int>> paths;
   std::vector<std::string> shown;
   for (const Node& node : nodes_) {
-    paths.push_back(node.parent < 0 ? std::vector<int>{} : paths[size_t(node.parent)]);
+    paths.push_back(node.parent < 0 ? std::vector<int>{} : paths[node.parent]);
     paths.back().push_back(node.rank);
     shown.push_back(spelled(paths.back()));
   }

@@ -37,7 +37,7 @@ class StaticTree {
   void reserve(int nodes, int depth);
 
   int size() const { return int(nodes_.size()); }
-  const Node& node(int index) const { return nodes_[size_t(index)]; }
+  const Node& node(int index) const { return nodes_[index]; }
   int depth() const;         // of the deepest node
   int ranks() const;         // 1 + the greatest rank
   bool branches() const;     // some node has two children

@@ -92,7 +92,7 @@ SuffixGuess follow_chain(const Counts& counts, Counts::Place place, int limit, d
     if (next.count == 0) break;
     probability *= double(next.count) / double(counts.count(place));
     if (probability < min_probability) break;
-    guess.tokens[size_t(guess.size)] = next.token, guess.parents[size_t(guess.size)] = guess.size - 1;
+    guess.tokens[guess.size] = next.token, guess.parents[guess.size] = guess.size - 1;
     guess.score += probability;
     if (++guess.size < limit) place = counts.step(place, next.token);
   }
@@ -122,11 +122,11 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
       const Candidate made{share * double(next.count), parent, depth, next.token, place};
       if (made.probability < min_probability) return;
       int at = std::min(size, room);
-      while (at > 0 && precedes(made, frontier[size_t(at - 1)])) --at;
+      while (at > 0 && precedes(made, frontier[at - 1])) --at;
       if (at >= room) return;
       size = std::min(size + 1, room);
       std::move_backward(frontier.begin() + at, frontier.begin() + size - 1, frontier.begin() + size);
-      frontier[size_t(at)] = made;
+      frontier[at] = made;
     });
   };
   if (limit > 0 && max_depth > 0) add_children(matched, -1, 1, 1);
@@ -135,7 +135,7 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
     std::move(frontier.begin() + 1, frontier.begin() + size, frontier.begin());
     --size;
     const int node = guess.size++;
-    guess.tokens[size_t(node)] = taken.token, guess.parents[size_t(node)] = taken.parent;
+    guess.tokens[node] = taken.token, guess.parents[node] = taken.parent;
     guess.score += taken.probability;
     if (guess.size < limit && taken.depth < max_depth)
       add_children(counts.step(taken.before, taken.token), node, taken.depth + 1, taken.probability);
@@ -154,7 +154,7 @@ SuffixGuess guess_by_suffix(
   for (size_t end = 1; end <= tail.size(); ++end)
     for (size_t len = 1; len <= std::min(end, context.size()) && tail[end - len] == context[context.size() - len]; ++len)
       starts[len] |= uint64_t(1) << (end - len);
-  const auto matched = [&](int match) { return counts.matched(context, match, starts[size_t(match)]); };
+  const auto matched = [&](int match) { return counts.matched(context, match, starts[match]); };
   // The longest match that goes on: longer ones go on only where shorter ones do.
   int longest = 0;
   for (int beyond = std::min(search.depth - 1, int(context.size())) + 1; beyond - longest > 1;) {
@@ -165,28 +165,28 @@ SuffixGuess guess_by_suffix(
   std::array<int, kMaxSuffixDepth> limits{}, order{};  // by match; tokens granted, each of which scores 1 at most
   for (int match = 1; match <= longest; ++match) {
     const double most = std::floor(match * search.factor + search.offset + 1e-6);
-    int& limit = limits[size_t(match)];
+    int& limit = limits[match];
     limit = int(std::clamp(most, 0.0, double(std::clamp(search.max_tokens, 0, kMaxSuffixDepth))));
     if (!search.branch) limit = std::min({limit, search.max_depth, search.depth - match});
-    order[size_t(match - 1)] = match;
+    order[match - 1] = match;
   }
   // Those that may score most come first: where text repeats itself, no other needs to be followed.
   const auto last = order.begin() + longest;
-  std::sort(order.begin(), last, [&](int a, int b) { return limits[size_t(a)] > limits[size_t(b)]; });
+  std::sort(order.begin(), last, [&](int a, int b) { return limits[a] > limits[b]; });
   SuffixGuess best;
   int best_match = 0;  // of equals the longest
   // Of matches with one count all stand in the same places and go on alike: the first has the most tokens.
   std::array<int32_t, kMaxSuffixDepth> followed;
   int num_followed = 0;
   for (const int match : std::span(order.begin(), last)) {
-    const int limit = limits[size_t(match)];
+    const int limit = limits[match];
     if (limit < best.score || (limit == best.score && match < best_match)) continue;
     const auto place = matched(match);
     if (!search.branch) {
       const int32_t count = counts.count(place);
       const auto end = followed.begin() + num_followed;
       if (std::find(followed.begin(), end, count) != end) continue;
-      followed[size_t(num_followed++)] = count;
+      followed[num_followed++] = count;
     }
     const auto guess = search.branch ? grow_tree(counts, place, limit, search.max_depth, search.min_probability)
                                      : follow_chain(counts, place, limit, search.min_probability);

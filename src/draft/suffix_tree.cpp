@@ -18,7 +18,7 @@ void SuffixTree::reserve(int64_t tokens) {
   nodes_.reserve(2 * ring + 2);
   table_.assign(4 * ring, kNone);
   std::vector<bool> is_free(nodes_.size(), false);
-  for (int32_t node = free_; node >= 0; node = nodes_[size_t(node)].next) is_free[size_t(node)] = true;
+  for (int32_t node = free_; node >= 0; node = nodes_[node].next) is_free[node] = true;
   for (size_t node = 1; node < nodes_.size(); ++node)
     if (!is_free[node]) put(int32_t(node));
 }
@@ -34,19 +34,19 @@ void SuffixTree::insert(uint32_t at, int len) {
     int32_t child = table_[bucket(node, token_at(at + uint32_t(done)))];
     if (child < 0) {
       child = new_node();
-      nodes_[size_t(child)].text = at + uint32_t(done);
-      nodes_[size_t(child)].len = len - done;
-      nodes_[size_t(child)].count = 1;
+      nodes_[child].text = at + uint32_t(done);
+      nodes_[child].len = len - done;
+      nodes_[child].count = 1;
       link(node, child);
       return;
     }
     int used = 1;
-    const Node& edge = nodes_[size_t(child)];
+    const Node& edge = nodes_[child];
     const int most = std::min(edge.len, len - done);
     while (used < most && token_at(edge.text + uint32_t(used)) == token_at(at + uint32_t(done + used))) ++used;
     if (used < edge.len) child = split(child, used);
-    ++nodes_[size_t(child)].count;
-    if (forgets_ == Forgets::Oldest) nodes_[size_t(child)].text = at + uint32_t(done);
+    ++nodes_[child].count;
+    if (forgets_ == Forgets::Oldest) nodes_[child].text = at + uint32_t(done);
     raised(child);
     node = child, done += used;
   }
@@ -55,23 +55,22 @@ void SuffixTree::insert(uint32_t at, int len) {
 void SuffixTree::erase(uint32_t at, int len) {
   // Every inserted suffix ends where a node ends: down to that node, then up again.
   int32_t node = 0;
-  for (int done = 0; done < len; done += nodes_[size_t(node)].len) {
+  for (int done = 0; done < len; done += nodes_[node].len) {
     node = table_[bucket(node, token_at(at + uint32_t(done)))];
-    HUNCH_CHECK(node > 0 && nodes_[size_t(node)].len <= len - done);
+    HUNCH_CHECK(node > 0 && nodes_[node].len <= len - done);
   }
   while (node > 0) {
-    const int32_t parent = nodes_[size_t(node)].parent;
-    --nodes_[size_t(node)].count;
-    if (nodes_[size_t(node)].count == 0) {
+    const int32_t parent = nodes_[node].parent;
+    --nodes_[node].count;
+    if (nodes_[node].count == 0) {
       unlink(node);
-      nodes_[size_t(node)].next = free_;
+      nodes_[node].next = free_;
       free_ = node, ++num_free_;
       lowered(parent, node);
     } else {
       lowered(parent, node);
-      const int32_t child = nodes_[size_t(node)].first_child;
-      if (child >= 0 && nodes_[size_t(child)].next < 0 && nodes_[size_t(child)].count == nodes_[size_t(node)].count)
-        merge_with_only_child(node);
+      const int32_t child = nodes_[node].first_child;
+      if (child >= 0 && nodes_[child].next < 0 && nodes_[child].count == nodes_[node].count) merge_with_only_child(node);
     }
     node = parent;
   }
@@ -79,7 +78,7 @@ void SuffixTree::erase(uint32_t at, int len) {
 }
 
 bool SuffixTree::step(Place& place, int32_t token) const {
-  const Node& node = nodes_[size_t(place.node)];
+  const Node& node = nodes_[place.node];
   if (place.used < node.len) {
     if (token_at(node.text + uint32_t(place.used)) != token) return false;
     ++place.used;
@@ -95,7 +94,7 @@ bool SuffixTree::step(Place& place, int32_t token) const {
 bool SuffixTree::walk(Place& place, std::span<const int32_t> tokens) const {
   for (size_t i = 0; i < tokens.size();) {
     if (!step(place, tokens[i++])) return false;
-    const Node& node = nodes_[size_t(place.node)];
+    const Node& node = nodes_[place.node];
     for (; place.used < node.len && i < tokens.size(); ++place.used, ++i)
       if (token_at(node.text + uint32_t(place.used)) != tokens[i]) return false;
   }
@@ -103,10 +102,10 @@ bool SuffixTree::walk(Place& place, std::span<const int32_t> tokens) const {
 }
 
 SuffixTree::Next SuffixTree::best(const Place& place) const {
-  const Node& node = nodes_[size_t(place.node)];
+  const Node& node = nodes_[place.node];
   if (place.used < node.len) return {token_at(node.text + uint32_t(place.used)), node.count};
   if (node.best < 0) return {};
-  return {token_at(nodes_[size_t(node.best)].text), nodes_[size_t(node.best)].count};
+  return {token_at(nodes_[node.best].text), nodes_[node.best].count};
 }
 
 uint64_t SuffixTree::home(int32_t parent, int32_t token) const {
@@ -121,16 +120,14 @@ uint64_t SuffixTree::bucket(int32_t parent, int32_t token) const {
   for (;; at = (at + 1) & (table_.size() - 1)) {
     const int32_t child = table_[at];
     if (child < 0) return at;
-    if (nodes_[size_t(child)].parent == parent && token_at(nodes_[size_t(child)].text) == token) return at;
+    if (nodes_[child].parent == parent && token_at(nodes_[child].text) == token) return at;
   }
 }
 
-void SuffixTree::put(int32_t child) {
-  table_[bucket(nodes_[size_t(child)].parent, token_at(nodes_[size_t(child)].text))] = child;
-}
+void SuffixTree::put(int32_t child) { table_[bucket(nodes_[child].parent, token_at(nodes_[child].text))] = child; }
 
 void SuffixTree::take(int32_t child) {
-  uint64_t hole = bucket(nodes_[size_t(child)].parent, token_at(nodes_[size_t(child)].text));
+  uint64_t hole = bucket(nodes_[child].parent, token_at(nodes_[child].text));
   HUNCH_CHECK(table_[hole] == child);
   // Later entries of the run move up, so that no search meets a hole before its end.
   const uint64_t mask = table_.size() - 1;
@@ -146,8 +143,8 @@ void SuffixTree::take(int32_t child) {
 int32_t SuffixTree::new_node() {
   if (free_ >= 0) {
     const int32_t node = free_;
-    free_ = nodes_[size_t(node)].next, --num_free_;
-    nodes_[size_t(node)] = Node{};
+    free_ = nodes_[node].next, --num_free_;
+    nodes_[node] = Node{};
     return node;
   }
   HUNCH_CHECK(nodes_.size() < nodes_.capacity());
@@ -156,9 +153,9 @@ int32_t SuffixTree::new_node() {
 }
 
 void SuffixTree::link(int32_t parent, int32_t child) {
-  Node &above = nodes_[size_t(parent)], &node = nodes_[size_t(child)];
+  Node &above = nodes_[parent], &node = nodes_[child];
   node.parent = parent, node.previous = kNone, node.next = above.first_child;
-  if (above.first_child >= 0) nodes_[size_t(above.first_child)].previous = child;
+  if (above.first_child >= 0) nodes_[above.first_child].previous = child;
   above.first_child = child;
   put(child);
   raised(child);
@@ -166,63 +163,63 @@ void SuffixTree::link(int32_t parent, int32_t child) {
 
 void SuffixTree::unlink(int32_t child) {
   take(child);
-  const Node& node = nodes_[size_t(child)];
-  if (node.previous >= 0) nodes_[size_t(node.previous)].next = node.next;
-  else nodes_[size_t(node.parent)].first_child = node.next;
-  if (node.next >= 0) nodes_[size_t(node.next)].previous = node.previous;
+  const Node& node = nodes_[child];
+  if (node.previous >= 0) nodes_[node.previous].next = node.next;
+  else nodes_[node.parent].first_child = node.next;
+  if (node.next >= 0) nodes_[node.next].previous = node.previous;
 }
 
 void SuffixTree::swap_in(int32_t old_child, int32_t new_child) {
-  const Node& old = nodes_[size_t(old_child)];
+  const Node& old = nodes_[old_child];
   table_[bucket(old.parent, token_at(old.text))] = new_child;
-  Node& node = nodes_[size_t(new_child)];
+  Node& node = nodes_[new_child];
   node.parent = old.parent, node.previous = old.previous, node.next = old.next;
-  if (node.previous >= 0) nodes_[size_t(node.previous)].next = new_child;
-  else nodes_[size_t(node.parent)].first_child = new_child;
-  if (node.next >= 0) nodes_[size_t(node.next)].previous = new_child;
-  if (nodes_[size_t(node.parent)].best == old_child) nodes_[size_t(node.parent)].best = new_child;
+  if (node.previous >= 0) nodes_[node.previous].next = new_child;
+  else nodes_[node.parent].first_child = new_child;
+  if (node.next >= 0) nodes_[node.next].previous = new_child;
+  if (nodes_[node.parent].best == old_child) nodes_[node.parent].best = new_child;
 }
 
 bool SuffixTree::precedes(int32_t a, int32_t b) const {
-  const Node &x = nodes_[size_t(a)], &y = nodes_[size_t(b)];
+  const Node &x = nodes_[a], &y = nodes_[b];
   return x.count != y.count ? x.count > y.count : token_at(x.text) < token_at(y.text);
 }
 
 void SuffixTree::raised(int32_t child) {
-  const int32_t parent = nodes_[size_t(child)].parent;
-  int32_t& best = nodes_[size_t(parent)].best;
+  const int32_t parent = nodes_[child].parent;
+  int32_t& best = nodes_[parent].best;
   if (parent > 0 && (best < 0 || precedes(child, best))) best = child;
 }
 
 void SuffixTree::lowered(int32_t parent, int32_t child) {
-  Node& above = nodes_[size_t(parent)];
+  Node& above = nodes_[parent];
   if (parent == 0 || above.best != child) return;
   above.best = above.first_child;
-  for (int32_t other = above.first_child; other >= 0; other = nodes_[size_t(other)].next)
+  for (int32_t other = above.first_child; other >= 0; other = nodes_[other].next)
     if (precedes(other, above.best)) above.best = other;
 }
 
 // The first `used` tokens of a node's label become a node of their own, above it.
 int32_t SuffixTree::split(int32_t lower, int32_t used) {
   const int32_t upper = new_node();
-  nodes_[size_t(upper)].text = nodes_[size_t(lower)].text;
-  nodes_[size_t(upper)].len = used;
-  nodes_[size_t(upper)].count = nodes_[size_t(lower)].count;
+  nodes_[upper].text = nodes_[lower].text;
+  nodes_[upper].len = used;
+  nodes_[upper].count = nodes_[lower].count;
   swap_in(lower, upper);
-  nodes_[size_t(lower)].text += uint32_t(used);
-  nodes_[size_t(lower)].len -= used;
+  nodes_[lower].text += uint32_t(used);
+  nodes_[lower].len -= used;
   link(upper, lower);
   return upper;
 }
 
 // The tokens before a label are those of the labels above it, in the same text.
 void SuffixTree::merge_with_only_child(int32_t upper) {
-  const int32_t lower = nodes_[size_t(upper)].first_child;
+  const int32_t lower = nodes_[upper].first_child;
   take(lower);
   swap_in(upper, lower);
-  nodes_[size_t(lower)].text -= uint32_t(nodes_[size_t(upper)].len);
-  nodes_[size_t(lower)].len += nodes_[size_t(upper)].len;
-  nodes_[size_t(upper)].next = free_;
+  nodes_[lower].text -= uint32_t(nodes_[upper].len);
+  nodes_[lower].len += nodes_[upper].len;
+  nodes_[upper].next = free_;
   free_ = upper, ++num_free_;
 }
 

@@ -44,17 +44,17 @@ class SuffixTree {
   // Makes the string one token longer; false (and no change) if no suffix begins with that.
   bool step(Place&, int32_t token) const;
   bool walk(Place&, std::span<const int32_t> tokens) const;  // the same token by token, as far as it goes
-  int32_t count(const Place& place) const { return nodes_[size_t(place.node)].count; }
+  int32_t count(const Place& place) const { return nodes_[place.node].count; }
   int32_t count_after(Place place, int32_t token) const { return step(place, token) ? count(place) : 0; }
   // The most frequent next token, the lowest id among equals; count 0 if the string ends here. Not of the empty string.
   Next best(const Place&) const;
   // visit(Next) for every next token, in no particular order.
   template <class Visit>
   void each_next(const Place& place, Visit&& visit) const {
-    const Node& node = nodes_[size_t(place.node)];
+    const Node& node = nodes_[place.node];
     if (place.used < node.len) return visit(Next{token_at(node.text + uint32_t(place.used)), node.count});
-    for (int32_t child = node.first_child; child >= 0; child = nodes_[size_t(child)].next)
-      visit(Next{token_at(nodes_[size_t(child)].text), nodes_[size_t(child)].count});
+    for (int32_t child = node.first_child; child >= 0; child = nodes_[child].next)
+      visit(Next{token_at(nodes_[child].text), nodes_[child].count});
   }
 
   int64_t num_nodes() const { return int64_t(nodes_.size()) - num_free_; }  // the root included

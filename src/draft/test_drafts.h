@@ -1,7 +1,6 @@
 // What the tests of proposers share: sequences without a cache, trees with buffers, random streams that repeat themselves.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "base/random.h"
@@ -28,7 +27,7 @@ class Dice {
 inline void grow(Tokens& tokens, int alphabet, Dice& dice, int64_t& copy_from) {
   if (copy_from >= int64_t(tokens.size()) || dice.below(8) == 0) copy_from = tokens.empty() ? 0 : dice.below(int(tokens.size()));
   const bool fresh = tokens.empty() || dice.below(6) == 0;
-  tokens.push_back(fresh ? dice.below(alphabet) : tokens[size_t(copy_from)]);
+  tokens.push_back(fresh ? dice.below(alphabet) : tokens[copy_from]);
   ++copy_from;
 }
 
@@ -73,7 +72,7 @@ inline std::unique_ptr<Proposer> make_proposer(std::string_view name, const Prop
 // The same as a chain.
 inline Tokens draft(Proposer& proposer, const Sequence& sequence, int max_tokens) {
   const Tree out(proposer, sequence, {.max_tokens = max_tokens});
-  for (int node = 0; node < out.tree.size; ++node) EXPECT_EQ(out.tree.parents[size_t(node)], node - 1);
+  for (int node = 0; node < out.tree.size; ++node) EXPECT_EQ(out.tree.parents[node], node - 1);
   return out.tokens();
 }
 

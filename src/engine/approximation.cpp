@@ -76,7 +76,7 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
             o.precision_class));
   }
   plan.sharing.reused.assign(size_t(shape.layers), 0);
-  for (const int layer : a.reuse_layers) plan.sharing.reused[size_t(layer)] = 1;
+  for (const int layer : a.reuse_layers) plan.sharing.reused[layer] = 1;
   return {};
 }
 

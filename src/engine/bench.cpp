@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -45,7 +44,7 @@ void DepthBench::fill(int64_t depth) {
   fill_entries(parts_, sequence_, depth);
   const ModelShape& shape = parts_.model->shape();
   sequence_.tokens.assign(size_t(depth) + 1, 0);
-  for (int64_t i = 0; i <= depth; ++i) sequence_.tokens[size_t(i)] = int32_t(i % shape.vocab_size);
+  for (int64_t i = 0; i <= depth; ++i) sequence_.tokens[i] = int32_t(i % shape.vocab_size);
   sequence_.prompt_len = depth;
   sequence_.committed_len = depth;
   sequence_.max_len = parts_.context_len;
@@ -131,7 +130,7 @@ double streaming_read_ceiling(int threads, size_t bytes, int repeats) {
         uint64_t sum[8] = {};  // independent sums, so that loads and not additions are the limit
         for (size_t i = 0; i + 8 <= part / 8; i += 8)
           for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + size_t(lane)];
-        for (int lane = 0; lane < 8; ++lane) sums[size_t(t * 8 + lane)] += sum[lane];
+        for (int lane = 0; lane < 8; ++lane) sums[t * 8 + lane] += sum[lane];
       });
     for (std::thread& worker : workers) worker.join();
     rates.push_back(double(bytes) / (ms_since(start) * 1e-3));

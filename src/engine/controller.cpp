@@ -140,7 +140,7 @@ Controller::~Controller() {
 
 // Where an arm's acceptance is kept: the first rounds of the next run need not find it out again.
 std::string Controller::seen_path(int arm) const {
-  std::string name = planner_.options().arms[size_t(arm)].name;
+  std::string name = planner_.options().arms[arm].name;
   std::replace(name.begin(), name.end(), ' ', '-');
   return cache_path(fmt::format("seen-{}", name), key_);
 }
@@ -179,7 +179,7 @@ void Controller::get_ready(const Running& who) {
 
 int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
 
-int Controller::width_of(int arm) const { return arm < 0 ? 1 : planner_.options().arms[size_t(arm)].width; }
+int Controller::width_of(int arm) const { return arm < 0 ? 1 : planner_.options().arms[arm].width; }
 
 // A tree's count whether or not the best of its nodes stand in the last of them.
 int Controller::levels_of(const Running& who) const {
@@ -286,7 +286,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     double sequences = 0;
     for (const Running* who : decoded) {
       if (!who->planned || drafter_of(who->arm) < kSelf || who->tree().size == 0) continue;
-      if (who->drafters[size_t(who->chosen)].proposer != drafted.by) continue;
+      if (who->drafters[who->chosen].proposer != drafted.by) continue;
       chosen = drafter_of(who->arm);
       const double share = std::min(1.0, double(levels_of(*who)) / drafted.steps);  // of the steps in which it took part
       const double read = chosen == kSelf ? ratio_ : 1;
@@ -296,7 +296,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
     if (chosen < 0) continue;
     draft.sequences = std::max(1, int(sequences + 0.5));
     draft.rows = std::max(draft.rows, double(draft.sequences));
-    CostTable::Draft& kind = table_.drafts[size_t(chosen - kSelf)];
+    CostTable::Draft& kind = table_.drafts[chosen - kSelf];
     if (chosen == kSelf) kind.step.record(draft, drafted.ms / drafted.steps);
     else kind.record_chain(draft, drafted.steps, drafted.ms);
   }

@@ -55,12 +55,12 @@ class TreesUnderAuto : public testing::Test {
       solo.hot_loop().run(solo.scheduler().next());
       HUNCH_CHECK(who.failure.ok());
       const DraftTree& tree = who.tree();
-      const bool learned = who.chosen >= 0 && who.drafters[size_t(who.chosen)].name == "eagle3";
+      const bool learned = who.chosen >= 0 && who.drafters[who.chosen].name == "eagle3";
       if (learned && tree.size > 0) {
         ++(who.branch ? seen.trees : seen.chains);
         std::vector<int> children(size_t(tree.size) + 1, 0);
         for (int node = 0; node < tree.size; ++node)
-          seen.widest = std::max(seen.widest, ++children[size_t(tree.parents[size_t(node)] + 1)]);
+          seen.widest = std::max(seen.widest, ++children[size_t(tree.parents[node] + 1)]);
         EXPECT_LE(tree.size, who.want_drafts);
         seen.accepted += who.sequence.len() - before - 1;
       }

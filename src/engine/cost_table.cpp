@@ -44,7 +44,7 @@ PassModel::PassModel(const Terms& prior) {
   const double values[] = {prior.fixed, prior.sequence, prior.weights, prior.weight_row, prior.entry, prior.entry_row, 1.0};
   for (int i = 0; i < kTerms; ++i) {
     HUNCH_CHECK(values[i] > 0);
-    terms_[size_t(i)] = {std::log(values[i]), kTermDeviation[i] * kTermDeviation[i]};
+    terms_[i] = {std::log(values[i]), kTermDeviation[i] * kTermDeviation[i]};
   }
   nodes_.fill({0, kNodeDeviation * kNodeDeviation});
   take_powers();
@@ -81,8 +81,8 @@ PassModel::Parts PassModel::parts(const PassShape& shape) const {
     const int a = corner & 1, b = corner >> 1 & 1, c = corner >> 2;
     const double weight = (a ? part[0] : 1 - part[0]) * (b ? part[1] : 1 - part[1]) * (c ? part[2] : 1 - part[2]);
     const int node = ((low[2] + c) * kEntryNodes + low[1] + b) * kRowNodes + low[0] + a;
-    out.corners[size_t(corner)] = {node, weight};
-    out.log_ms += weight * nodes_[size_t(node)].mean;
+    out.corners[corner] = {node, weight};
+    out.log_ms += weight * nodes_[node].mean;
   }
   return out;
 }
@@ -99,13 +99,13 @@ void PassModel::record(const PassShape& shape, double ms) {
     e.variance = std::min(e.variance + drift * share, most);
   };
   for (int i = 0; i < kTerms; ++i) {
-    const double deviation = kTermDeviation[i], s = p.shares[size_t(i)];
-    add_drift(terms_[size_t(i)], s, i == kTerms - 1 ? kSpeedDrift : kTermDrift, deviation * deviation);
-    variance += terms_[size_t(i)].variance * s * s;
+    const double deviation = kTermDeviation[i], s = p.shares[i];
+    add_drift(terms_[i], s, i == kTerms - 1 ? kSpeedDrift : kTermDrift, deviation * deviation);
+    variance += terms_[i].variance * s * s;
   }
   for (const Corner& c : p.corners) {
-    add_drift(nodes_[size_t(c.node)], c.weight, kNodeDrift, kNodeDeviation * kNodeDeviation);
-    variance += nodes_[size_t(c.node)].variance * c.weight * c.weight;
+    add_drift(nodes_[c.node], c.weight, kNodeDrift, kNodeDeviation * kNodeDeviation);
+    variance += nodes_[c.node].variance * c.weight * c.weight;
   }
   const double bound = kClip * std::sqrt(variance);
   const double error = std::clamp(std::log(ms) - p.log_ms, -bound, bound);
@@ -114,8 +114,8 @@ void PassModel::record(const PassShape& shape, double ms) {
     e.mean = std::clamp(e.mean + gain * error, -kLimit, kLimit);
     e.variance *= 1 - gain * share;
   };
-  for (int i = 0; i < kTerms; ++i) update(terms_[size_t(i)], p.shares[size_t(i)]);
-  for (const Corner& c : p.corners) update(nodes_[size_t(c.node)], c.weight);
+  for (int i = 0; i < kTerms; ++i) update(terms_[i], p.shares[i]);
+  for (const Corner& c : p.corners) update(nodes_[c.node], c.weight);
   take_powers();
   ++recorded_;
 }
@@ -123,7 +123,7 @@ void PassModel::record(const PassShape& shape, double ms) {
 bool PassModel::known(const PassShape& shape) const {
   const Parts p = parts(shape);
   for (const Corner& c : p.corners)
-    if (c.weight >= 0.125 && nodes_[size_t(c.node)].variance < 0.9 * kNodeDeviation * kNodeDeviation) return true;
+    if (c.weight >= 0.125 && nodes_[c.node].variance < 0.9 * kNodeDeviation * kNodeDeviation) return true;
   return false;
 }
 
@@ -131,7 +131,7 @@ json PassModel::to_json() const {
   json out = {{"recorded", recorded_}, {"terms", json::array()}, {"nodes", json::array()}};
   for (const Estimate& e : terms_) out["terms"].push_back({e.mean, e.variance});
   for (int i = 0; i < kNodes; ++i)
-    if (const Estimate& e = nodes_[size_t(i)]; e.mean != 0) out["nodes"].push_back({i, e.mean, e.variance});
+    if (const Estimate& e = nodes_[i]; e.mean != 0) out["nodes"].push_back({i, e.mean, e.variance});
   return out;
 }
 

@@ -88,7 +88,7 @@ double best_gain(const CostTable& table, const Arm& arm, double each_context, in
   const double plain = table.verify.ms({.rows = double(batch), .sequences = batch, .entries = entries});
   double step = 0, learn = 0;
   if (arm.passes) {
-    const CostTable::Draft& kind = table.drafts[size_t(arm.draft_kind)];
+    const CostTable::Draft& kind = table.drafts[arm.draft_kind];
     const double read = std::min(each_context, std::max(arm.ratio * each_context, arm.min_entries)) * batch;
     step = kind.step.ms({.rows = double(batch), .sequences = batch, .entries = read});
     learn = kind.learn.ms({.rows = double(batch), .sequences = batch, .entries = entries});

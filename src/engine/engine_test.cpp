@@ -106,7 +106,7 @@ class Bushy final : public Proposer {
         const int first = tree.size;
         for (int i = 0; i < 4 && tree.size < task.limits.max_tokens; ++i) {
           tree.tokens(tree.size) = (task.sequence->pending() + depth + 4 * (i - 2)) & (kVocab - 1);
-          tree.parents[size_t(tree.size++)] = parent;
+          tree.parents[tree.size++] = parent;
         }
         parent = first + 2;
         if (tree.size <= parent) break;
@@ -194,7 +194,7 @@ TEST(Step, WhatWasAddedBehindGuessesIsNoChoiceOfTheDrafter) {
   auto step = Solo::make(*parts, *plan_request(request, {}, 64), request);
   ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
   step.value()->hot_loop().after_drafts = [](Running& who) {
-    DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+    DraftTree& tree = who.drafters[who.chosen].tree;
     EXPECT_EQ(tree.size, 1);
     for (int node = 1; node < 40; ++node) tree.tokens(node) = (tree.tokens(node - 1) + 1) % kVocab;
     tree.make_chain(40);

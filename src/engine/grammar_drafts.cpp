@@ -27,7 +27,7 @@ void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int mos
   for (const int32_t id : ids.value()) {
     place = tree.size < most ? grammar.step(place, id) : -1;
     if (place < 0) return;
-    tree.parents[size_t(tree.size)] = tree.size - 1;
+    tree.parents[tree.size] = tree.size - 1;
     tree.tokens(tree.size++) = id;
   }
 }
@@ -41,14 +41,14 @@ void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTr
   int kept = 0;
   bool chain = true;
   for (int node = 0; node < tree.size; ++node) {
-    const int parent = tree.parents[size_t(node)];
-    if (parent >= 0 && moved[size_t(parent)] < 0) continue;
-    const int place = grammar.step(parent < 0 ? GrammarMask::kCommitted : places[size_t(parent)], tree.tokens(node));
+    const int parent = tree.parents[node];
+    if (parent >= 0 && moved[parent] < 0) continue;
+    const int place = grammar.step(parent < 0 ? GrammarMask::kCommitted : places[parent], tree.tokens(node));
     if (place < 0) continue;
-    places[size_t(node)] = place, moved[size_t(node)] = kept;
-    const int to = parent < 0 ? -1 : moved[size_t(parent)];
+    places[node] = place, moved[node] = kept;
+    const int to = parent < 0 ? -1 : moved[parent];
     chain = chain && to == kept - 1;
-    tree.tokens(kept) = tree.tokens(node), tree.parents[size_t(kept)] = to;
+    tree.tokens(kept) = tree.tokens(node), tree.parents[kept] = to;
     ++kept;
   }
   tree.size = kept;
@@ -61,9 +61,9 @@ void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTr
 void refuse_forbidden(GrammarMask& grammar, const DraftTree& tree, View<int32_t, 1> choices) {
   std::vector<int> places{GrammarMask::kCommitted};  // by row; -1: the target did not come here
   for (int node = 0; node < tree.size; ++node) {
-    const int parent = tree.parents[size_t(node)] + 1;
-    const bool kept = places[size_t(parent)] >= 0 && choices(parent) == tree.tokens(node);
-    places.push_back(kept ? grammar.step(places[size_t(parent)], tree.tokens(node)) : -1);
+    const int parent = tree.parents[node] + 1;
+    const bool kept = places[parent] >= 0 && choices(parent) == tree.tokens(node);
+    places.push_back(kept ? grammar.step(places[parent], tree.tokens(node)) : -1);
     if (kept && (places.back() < 0 || !grammar.may_say(places.back(), choices(node + 1)))) choices(node + 1) = -1;
   }
 }

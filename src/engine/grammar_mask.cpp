@@ -65,20 +65,20 @@ TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
   const Bounded bounded(*this);
   int place = kCommitted;
   for (const int32_t token : path) place = find(place, token);
-  const Place& here = places_[size_t(place)];
+  const Place& here = places_[place];
   if (leaves_out_ && place != kCommitted && here.allowed && !here.filled && !broken_) {
     go_to(place);
     if (state_.free_text()) return {};
   }
   if (!here.filled) fill(place);
   waited_ms_ += ms_since(start);
-  return {masks_[size_t(place)].get(), places_[size_t(place)].only_ends};
+  return {masks_[place].get(), places_[place].only_ends};
 }
 
 int GrammarMask::step(int place, int32_t token) {
   const Bounded bounded(*this);
   const int next = find(place, token);
-  return places_[size_t(next)].allowed ? next : -1;
+  return places_[next].allowed ? next : -1;
 }
 
 bool GrammarMask::may_say(int place, int32_t token) {
@@ -87,7 +87,7 @@ bool GrammarMask::may_say(int place, int32_t token) {
 
 std::string GrammarMask::forced(int place, size_t most_bytes) {
   const Bounded bounded(*this);
-  if (broken_ || !places_[size_t(place)].allowed) return {};
+  if (broken_ || !places_[place].allowed) return {};
   go_to(place);
   return state_.forced(most_bytes);
 }
@@ -96,8 +96,8 @@ std::string GrammarMask::forced(int place, size_t most_bytes) {
 int GrammarMask::find(int place, int32_t token) {
   for (size_t next = size_t(place) + 1; next < places_.size(); ++next)
     if (places_[next].parent == place && places_[next].token == token) return int(next);
-  Place next{.parent = place, .depth = places_[size_t(place)].depth + 1, .token = token};
-  next.allowed = places_[size_t(place)].allowed && !broken_;
+  Place next{.parent = place, .depth = places_[place].depth + 1, .token = token};
+  next.allowed = places_[place].allowed && !broken_;
   if (next.allowed) {
     go_to(place);
     next.allowed = state_.accept(token);
@@ -113,22 +113,22 @@ void GrammarMask::go_to(int place) {
   int from = at_, to = place;
   int64_t back = 0;
   while (from != to) {
-    if (places_[size_t(from)].depth >= places_[size_t(to)].depth) {
-      from = places_[size_t(from)].parent, ++back;
+    if (places_[from].depth >= places_[to].depth) {
+      from = places_[from].parent, ++back;
     } else {
       way_.push_back(to);
-      to = places_[size_t(to)].parent;
+      to = places_[to].parent;
     }
   }
   state_.rollback(back);
-  for (auto next = way_.rbegin(); next != way_.rend(); ++next) HUNCH_CHECK(state_.accept(places_[size_t(*next)].token));
+  for (auto next = way_.rbegin(); next != way_.rend(); ++next) HUNCH_CHECK(state_.accept(places_[*next].token));
   at_ = place;
 }
 
 void GrammarMask::fill(int place) {
   while (masks_.size() < places_.size()) masks_.push_back(std::make_unique<uint32_t[]>(num_words_));
-  Place& here = places_[size_t(place)];
-  const std::span<uint32_t> words(masks_[size_t(place)].get(), num_words_);
+  Place& here = places_[place];
+  const std::span<uint32_t> words(masks_[place].get(), num_words_);
   here.filled = true, here.only_ends = false;
   if (broken_ || !here.allowed) {
     std::fill(words.begin(), words.end(), 0u);

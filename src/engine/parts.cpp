@@ -338,7 +338,7 @@ SparsePolicy::Setup EngineParts::policy_setup(const PolicyOptions& policy, int m
   SparsePolicy::Setup setup{.backend = backend.get(), .geometry = geometry, .heads = shape.heads};
   // A layer that no draft runs is like one with a window: nothing is selected, scored or copied.
   for (int layer = 0; layer < shape.layers; ++layer)
-    setup.window.push_back(policy.skip_layers.empty() || !policy.skip_layers[size_t(layer)] ? shape.window_of(layer) : 1);
+    setup.window.push_back(policy.skip_layers.empty() || !policy.skip_layers[layer] ? shape.window_of(layer) : 1);
   setup.max_draft = max_draft;
   setup.max_sequences = max_sequences;
   setup.options = policy;

@@ -47,7 +47,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
 }
 
 void Planner::open(int slot) {
-  Slot& s = slots_[size_t(slot)];
+  Slot& s = slots_[slot];
   // What lookups found for the last request is what they are thought to find for this one, until its own rounds say more.
   if (s.rounds >= kUsualRounds) {
     usual_ = {.recent_tokens = kCarried * s.recent_tokens, .recent_time = kCarried * s.recent_time};
@@ -58,7 +58,7 @@ void Planner::open(int slot) {
 }
 
 double Planner::may_lose(const Slot& s, int arm) const {
-  return options_.loss_free + options_.loss_share * double(s.tokens) - s.lost[size_t(arm)];
+  return options_.loss_free + options_.loss_share * double(s.tokens) - s.lost[arm];
 }
 
 // Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
@@ -67,7 +67,7 @@ double Planner::price_of_time(std::span<const RequestView> views, double steady)
   const double plain = sequences_ / plain_ms_;
   double sum = 0;
   for (const RequestView& view : views) {
-    const Slot& slot = slots_[size_t(view.slot)];
+    const Slot& slot = slots_[view.slot];
     const Runs& runs = slot.runs[slot.looked_up];
     const double found = 1 - (runs.missed + 1) / (runs.rounds + 1);
     const double gain = slot.recent_time > 0 ? slot.recent_tokens / slot.recent_time : 0;
@@ -77,9 +77,9 @@ double Planner::price_of_time(std::span<const RequestView> views, double steady)
 }
 
 void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
-  const Arm& arm = options_.arms[size_t(a)];
-  const Slot& slot = slots_[size_t(view.slot)];
-  const Found& found = view.found[size_t(a)];
+  const Arm& arm = options_.arms[a];
+  const Slot& slot = slots_[view.slot];
+  const Found& found = view.found[a];
   chain.longest = std::min({view.room, arm.max_gamma, arm.passes ? kMaxPlannedDraft : found.length});
   if (arm.width > 1) chain.longest = std::min(chain.longest, view.nodes / arm.width);
   if (!(view.arms >> a & 1) || chain.longest <= 0) {
@@ -88,7 +88,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   }
   const Rates& base = shared_acceptance(a, bucket_of(a, view.context_len, found.quality));
   // The request's own record as one factor on the odds of every position: the profile keeps its form, the text sets its height.
-  const Evidence& e = slot.arms[size_t(a)];
+  const Evidence& e = slot.arms[a];
   double factor = odds_factor(e);
   if (!arm.passes) {
     // A lookup that is little known is hoped to be good: being wrong costs a few rows, never trying it all it could bring.
@@ -96,7 +96,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     const double hoped = rate + kHopeful * std::sqrt(rate * (1 - rate) / (1 + e.trials));
     factor *= odds(std::clamp(hoped, kLeast, kMost)) / odds(rate);
   }
-  const Counts& goes_on = shared_[size_t(a)].goes_on;
+  const Counts& goes_on = shared_[a].goes_on;
   double kept = 1, drafted = 1;
   const double guess = view.guess_ms * arm.width * sequences_ / plain_ms_;  // in tokens
   chain.gain[0] = chain.drafts[0] = 0;
@@ -105,9 +105,9 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
     const double o = factor * odds(base[i]), p = std::clamp(o / (1 + o), kLeast, kMost);
     kept *= p;
     if (arm.passes && g > 1) drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
-    chain.acceptance[size_t(g)] = p;
-    chain.gain[size_t(g)] = chain.gain[i] + slot.weight * kept - guess;
-    chain.drafts[size_t(g)] = chain.drafts[i] + drafted;
+    chain.acceptance[g] = p;
+    chain.gain[g] = chain.gain[i] + slot.weight * kept - guess;
+    chain.drafts[g] = chain.drafts[i] + drafted;
   }
 }
 
@@ -117,11 +117,11 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
 void Planner::weigh(std::span<const RequestView> views) {
   double sum = 0;
   for (const RequestView& view : views) {
-    Slot& slot = slots_[size_t(view.slot)];
+    Slot& slot = slots_[view.slot];
     slot.weight = (double(slot.rounds) + kUsualRounds) / (double(slot.tokens) + kUsualRounds * kUsualTokens);
     sum += slot.weight;
   }
-  for (const RequestView& view : views) slots_[size_t(view.slot)].weight *= double(views.size()) / sum;
+  for (const RequestView& view : views) slots_[view.slot].weight *= double(views.size()) / sum;
 }
 
 // Times of this step's passes by how many rows and sequences take part; contexts as they are now.
@@ -151,19 +151,19 @@ void Planner::price(std::span<const RequestView> views) {
   for (size_t a = 0; a < options_.arms.size(); ++a) {
     const Arm& arm = options_.arms[a];
     if (!arm.passes) continue;
-    const CostTable::Draft& kind = table_.drafts[size_t(arm.draft_kind)];
+    const CostTable::Draft& kind = table_.drafts[arm.draft_kind];
     steps_[a][0] = once_[a][0] = 0;
     const double each = entries / count, read = std::max(arm.ratio * each, std::min(arm.min_entries, each));
     for (int n = 1; n <= count; ++n) {
-      steps_[a][size_t(n)] = kind.step.ms({.rows = double(n * arm.width), .sequences = n, .entries = n * read});
-      once_[a][size_t(n)] = arm.ready ? kind.start.steps() * steps_[a][size_t(n)]
-                                      : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
+      steps_[a][n] = kind.step.ms({.rows = double(n * arm.width), .sequences = n, .entries = n * read});
+      once_[a][n] =
+          arm.ready ? kind.start.steps() * steps_[a][n] : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
     }
   }
 }
 
 double Planner::step_ms(int arm, double sequences) const {
-  const auto& costs = steps_[size_t(arm)];
+  const auto& costs = steps_[arm];
   const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
   return costs[low] + (sequences - double(low)) * (costs[low + 1] - costs[low]);
 }
@@ -178,7 +178,7 @@ Planner::Totals Planner::fill(
   double rows = double(count), one_more = 0;
   int learning = 0;
   std::fill(reach_.begin(), reach_.end(), 0.0);
-  if (passing >= 0 && count > 1) one_more = (steps_[size_t(passing)][count] - steps_[size_t(passing)][1]) / double(count - 1);
+  if (passing >= 0 && count > 1) one_more = (steps_[passing][count] - steps_[passing][1]) / double(count - 1);
   for (size_t i = 0; i < count; ++i) {
     Choice best;
     double most = insists_[i] ? -INFINITY : 0;
@@ -190,29 +190,29 @@ Planner::Totals Planner::fill(
       const int last = std::min(chain.longest, passes ? longest : most_guesses());
       int g = 1;
       for (; g <= last; ++g) {
-        const double drafts = chain.drafts[size_t(g)];
+        const double drafts = chain.drafts[g];
         const double more = drafts * options_.arms[a].width;
         const double verify = row_ms >= 0 ? more * row_ms : verify_ms(rows + more) - before;
         const double cost = rate * (verify + (passes ? drafts * one_more : 0));
-        const double value = chain.gain[size_t(g)] - cost;
+        const double value = chain.gain[g] - cost;
         if (value > most) most = value, best = {int(a), g};
-        else if (one_more >= 0 && chain.gain[size_t(chain.longest)] - cost <= most) break;
+        else if (one_more >= 0 && chain.gain[chain.longest] - cost <= most) break;
       }
       totals.cut = totals.cut || (g > last && last < chain.longest);
     }
     out[i] = best;
     if (best.arm == kPlain) continue;
     const Chain& chain = chains_[i * arms + size_t(best.arm)];
-    totals.tokens += chain.gain[size_t(best.gamma)];
-    rows += chain.drafts[size_t(best.gamma)] * width_of(best.arm);
-    if (!options_.arms[size_t(best.arm)].passes) continue;
+    totals.tokens += chain.gain[best.gamma];
+    rows += chain.drafts[best.gamma] * width_of(best.arm);
+    if (!options_.arms[best.arm].passes) continue;
     ++learning;
-    for (int g = 1; g <= best.gamma; ++g) reach_[size_t(g)] += chain.drafts[size_t(g)] - chain.drafts[size_t(g - 1)];
+    for (int g = 1; g <= best.gamma; ++g) reach_[g] += chain.drafts[g] - chain.drafts[g - 1];
   }
   totals.ms = verify_ms(rows);
   if (learning > 0) {
-    totals.ms += once_[size_t(passing)][size_t(learning)];
-    for (int g = 1; g <= longest; ++g) totals.ms += step_ms(passing, reach_[size_t(g)]);
+    totals.ms += once_[passing][learning];
+    for (int g = 1; g <= longest; ++g) totals.ms += step_ms(passing, reach_[g]);
   }
   return totals;
 }
@@ -279,7 +279,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   price(views);
   std::array<double, kMaxArms> left_to_all{};
   for (const RequestView& view : views)
-    for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[size_t(view.slot)], int(a)) / double(count);
+    for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[view.slot], int(a)) / double(count);
   bool found = false, insists = false;
   for (size_t i = 0; i < count; ++i) {
     Slot& slot = slots_[size_t(views[i].slot)];
@@ -324,7 +324,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   int sharing = 0, learners = 0;
   for (const Decision& d : decisions) {
     guesses += nodes_of(d);
-    sharing += d.arm != kPlain && options_.arms[size_t(d.arm)].passes;
+    sharing += d.arm != kPlain && options_.arms[d.arm].passes;
     learners += d.learn >= 0;
   }
   if (guesses == 0) steps_since_plain_ = 0;
@@ -335,32 +335,32 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
     const double extra = extra_ms(d, chain, guess_ms, sharing);
-    const double learning = d.learn >= 0 ? once_[size_t(d.learn)][size_t(learners)] / learners : 0;
+    const double learning = d.learn >= 0 ? once_[d.learn][learners] / learners : 0;
     slot.extra = extra * plain_rate, slot.learning = learning * plain_rate;
     ms += extra + learning;
-    slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[size_t(d.arm)].quality);
+    slot.bucket = d.arm == kPlain ? 0 : bucket_of(d.arm, views[i].context_len, views[i].found[d.arm].quality);
     slot.last = d;
-    const bool looked_up = chain && !options_.arms[size_t(d.arm)].passes;
+    const bool looked_up = chain && !options_.arms[d.arm].passes;
     Runs& runs = slot.runs[slot.looked_up];
     runs.rounds = kRunsKeep * runs.rounds + 1, runs.missed = kRunsKeep * runs.missed + !looked_up;
     slot.looked_up = looked_up;
-    if (chain && options_.arms[size_t(d.arm)].passes && !d.probe && width_of(d.arm) == 1) {
+    if (chain && options_.arms[d.arm].passes && !d.probe && width_of(d.arm) == 1) {
       // One more draft pays while (chance that all before it is kept) * acceptance > rate * its cost.
-      const double more = steps_[size_t(d.arm)][size_t(sharing)] / sharing + verify_ms(rows + 1) - verify_ms(rows);
-      d.stop_below = float(std::clamp(rate * more / (slot.weight * chain->acceptance[size_t(d.gamma)]), 0.0, 0.9));
+      const double more = steps_[d.arm][sharing] / sharing + verify_ms(rows + 1) - verify_ms(rows);
+      d.stop_below = float(std::clamp(rate * more / (slot.weight * chain->acceptance[d.gamma]), 0.0, 0.9));
     }
   }
-  for (const RequestView& view : views) slots_[size_t(view.slot)].time = 1 + ms / plain_ms_;
+  for (const RequestView& view : views) slots_[view.slot].time = 1 + ms / plain_ms_;
 }
 
 // This decision's share of what the step takes beyond a plain one, learning apart.
 double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms, int sharing) const {
   if (!chain) return 0;
-  const double drafts = d.gamma <= chain->longest ? chain->drafts[size_t(d.gamma)] : d.gamma;
+  const double drafts = d.gamma <= chain->longest ? chain->drafts[d.gamma] : d.gamma;
   double ms = guess_ms * drafts * width_of(d.arm);
   // The weights of a draft step are shared by those who take part.
-  if (options_.arms[size_t(d.arm)].passes) ms += drafts * steps_[size_t(d.arm)][size_t(sharing)] / sharing;
-  if (options_.arms[size_t(d.arm)].ready) ms += once_[size_t(d.arm)][size_t(sharing)] / sharing;
+  if (options_.arms[d.arm].passes) ms += drafts * steps_[d.arm][sharing] / sharing;
+  if (options_.arms[d.arm].ready) ms += once_[d.arm][sharing] / sharing;
   return ms;
 }
 
@@ -373,8 +373,8 @@ double Planner::rows_at_stake(int guesses) const {
 // What so many levels of an arm take, nobody else guessing.
 double Planner::alone_ms(int arm, double drafts) const {
   const double verify = verify_ms(sequences_ + drafts * width_of(arm)) - plain_ms_;
-  if (!options_.arms[size_t(arm)].passes) return verify;
-  return verify + drafts * steps_[size_t(arm)][1] + (options_.arms[size_t(arm)].ready ? once_[size_t(arm)][1] : 0);
+  if (!options_.arms[arm].passes) return verify;
+  return verify + drafts * steps_[arm][1] + (options_.arms[arm].ready ? once_[arm][1] : 0);
 }
 
 // Without learning now, the next round is a plain one unless a lookup finds something: it then makes one token where a steady
@@ -382,7 +382,7 @@ double Planner::alone_ms(int arm, double drafts) const {
 bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate) const {
   const Runs& runs = slot.runs[slot.looked_up];
   const double miss = (runs.missed + 1) / (runs.rounds + (slot.looked_up ? 2 : 1));
-  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * once_[size_t(arm)][size_t(sequences_)] / sequences_;
+  return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * once_[arm][sequences_] / sequences_;
 }
 
 // Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
@@ -392,7 +392,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
   for (size_t i = 0; i < views.size(); ++i) {
     Decision& d = decisions[i];
     Slot& slot = slots_[size_t(views[i].slot)];
-    const bool selects = d.arm != kPlain && options_.arms[size_t(d.arm)].selects();
+    const bool selects = d.arm != kPlain && options_.arms[d.arm].selects();
     if (selects && views[i].prepared != d.arm) {
       const int wanted = d.arm;
       d = {};
@@ -401,22 +401,22 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
         const Chain& chain = chains_[i * arms + a];
         if (options_.arms[a].passes) continue;
         for (int g = 1; g <= std::min(chain.longest, most_guesses()); ++g) {
-          const double value = chain.gain[size_t(g)] - rate * alone_ms(int(a), g);
+          const double value = chain.gain[g] - rate * alone_ms(int(a), g);
           if (value > most) most = value, d.arm = int(a), d.gamma = g;
         }
       }
       if (worth_learning(slot, wanted, each, rate)) d.learn = wanted;
     } else if (selects) {
       d.learn = d.arm;
-    } else if (const int steady = steady_[i].arm; steady != kPlain && options_.arms[size_t(steady)].selects()) {
+    } else if (const int steady = steady_[i].arm; steady != kPlain && options_.arms[steady].selects()) {
       if (worth_learning(slot, steady, each, rate)) d.learn = steady;
     }
     // An arm in use needs no probe; its next one is due an interval after it was last used.
     if (d.arm != kPlain) {
-      Evidence& e = slot.arms[size_t(d.arm)];
+      Evidence& e = slot.arms[d.arm];
       e.probe_at = slot.tokens + e.interval;
     }
-    if (d.learn >= 0) slot.arms[size_t(d.learn)].probe_at = slot.tokens + slot.arms[size_t(d.learn)].interval;
+    if (d.learn >= 0) slot.arms[d.learn].probe_at = slot.tokens + slot.arms[d.learn].interval;
   }
 }
 
@@ -430,20 +430,20 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
     double given_up = rate * plain_ms_ / sequences_ - 1;
     if (d.arm != kPlain) {
       const Chain& chosen = chains_[i * arms + size_t(d.arm)];
-      given_up = std::max(given_up, chosen.gain[size_t(d.gamma)] - price * alone_ms(d.arm, chosen.drafts[size_t(d.gamma)]));
+      given_up = std::max(given_up, chosen.gain[d.gamma] - price * alone_ms(d.arm, chosen.drafts[d.gamma]));
     }
     for (size_t a = 0; a < arms; ++a) {
       const Arm& arm = options_.arms[a];
       const Chain& chain = chains_[i * arms + a];
       if (int(a) == d.arm || int(a) == steady_[i].arm || chain.longest == 0 || slot.tokens < slot.arms[a].probe_at) continue;
       const int length = std::min({chain.longest, kProbeLength, most_guesses()});
-      const double ms = alone_ms(int(a), chain.drafts[size_t(length)]) + (arm.selects() ? once_[a][1] : 0);
+      const double ms = alone_ms(int(a), chain.drafts[length]) + (arm.selects() ? once_[a][1] : 0);
       double hope = 0, kept = 1;
       for (int g = 0; g < length; ++g) hope += kept *= kHope;
       if (slot.weight * hope < price * ms) continue;
       // Against what its time is worth, matches to come included, and against what was decided.
       const double worth = price * ms + given_up;
-      if (slot.explored + std::max(0.0, worth - chain.gain[size_t(length)]) >
+      if (slot.explored + std::max(0.0, worth - chain.gain[length]) >
           options_.explore_free + options_.explore_share * double(slot.tokens))
         continue;
       if (arm.selects() && views[i].prepared != int(a)) {

@@ -50,7 +50,7 @@ class Planner {
   std::array<double, kMaxPlannedDraft> acceptance(int arm, int64_t context_len, int quality = 0) const;
   // How many rounds that stands on; they count less than whole ones, as those of one text are alike.
   double rounds_seen(int arm, int64_t context_len, int quality = 0) const {
-    return shared_[size_t(arm)].buckets[size_t(bucket_of(arm, context_len, quality))].trials[0];
+    return shared_[arm].buckets[bucket_of(arm, context_len, quality)].trials[0];
   }
   // As if so many rounds with this acceptance by position had been seen: a stored profile as prior.
   void seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality = 0);
@@ -136,7 +136,7 @@ class Planner {
     return curve[low] + (at - double(low)) * (curve[low + 1] - curve[low]);
   }
   int most_guesses() const { return width_ == 0 ? kMaxPlannedDraft : kWidths[width_] - 1; }
-  int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[size_t(arm)].width; }
+  int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[arm].width; }
   int nodes_of(const Decision& d) const { return d.gamma * width_of(d.arm); }
   double step_ms(int arm, double sequences) const;
   Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);

@@ -73,12 +73,12 @@ TEST(PlannerOfABatch, LetsWhoHasNoLookupsDraftBesideThoseWhoDo) {
   for (int round = 0; round < 60; ++round) {
     const auto decisions = decide_batch(planner, kBatch, 64, [&](int slot) {
       RequestView view{.slot = slot, .context_len = 20000, .arms = slot % 2 ? 1u << kSelf : 1u << kLookup};
-      view.prepared = prepared[size_t(slot)];
+      view.prepared = prepared[slot];
       if (slot % 2 == 0) view.found[kLookup] = {7, 3};
       return view;
     });
     record_batch(planner, decisions, [&](int slot, const Decision& d) {
-      prepared[size_t(slot)] = d.learn;
+      prepared[slot] = d.learn;
       drafting += round >= 10 && d.arm == kSelf;
       return d.arm == kSelf ? std::min(d.gamma, (slot + round) % 5) : d.gamma;
     });
@@ -116,11 +116,11 @@ TEST(PlannerOfABatch, DoesNotStopLookupsForWhatIsLearnedInTheirRounds) {
     const bool found = round % 2;
     const auto decisions = decide_batch(planner, kBatch, 128, [&](int slot) {
       RequestView view = looking_up(slot, found ? 4 : 0);
-      view.arms |= 1u << kSelf, view.prepared = prepared[size_t(slot)];
+      view.arms |= 1u << kSelf, view.prepared = prepared[slot];
       return view;
     });
     record_batch(planner, decisions, [&](int slot, const Decision& d) {
-      prepared[size_t(slot)] = d.learn;
+      prepared[slot] = d.learn;
       late += round >= 60 && d.arm == kLookup;
       return d.arm == kSelf ? d.gamma : std::min(d.gamma, (slot + round / 2) % 3);
     });

@@ -22,26 +22,26 @@ constexpr double kAfterSuccess = 0.4;    // of the evidence stays when a probe p
 }
 
 void Planner::Counts::add(int position, bool success, double most) {
-  double &t = trials[size_t(position)], &k = kept[size_t(position)];
+  double &t = trials[position], &k = kept[position];
   t += kSharedWeight, k += success ? kSharedWeight : 0;
   if (t > most) k *= most / t, t = most;
 }
 
 int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
   // Contexts below 1K, then by doubling: what attention over a few per cent misses depends on how much there is to miss.
-  if (options_.arms[size_t(arm)].passes) return std::clamp(int(log2_bucket(double(context_len) / 512)), 0, kBuckets - 1);
+  if (options_.arms[arm].passes) return std::clamp(int(log2_bucket(double(context_len) / 512)), 0, kBuckets - 1);
   return std::clamp(quality, 0, kBuckets - 1);
 }
 
 // Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one
 // before it, so that positions never reached are expected to be as good as the last one that was.
 const Planner::Rates& Planner::shared_acceptance(int arm, int bucket) const {
-  const Shared& shared = shared_[size_t(arm)];
-  Rates& out = shared.rates[size_t(bucket)];
+  const Shared& shared = shared_[arm];
+  Rates& out = shared.rates[bucket];
   if (shared.known >> bucket & 1) return out;
   shared.known |= 1u << bucket;
-  const Counts& here = shared.buckets[size_t(bucket)];
-  double all = options_.arms[size_t(arm)].prior_acceptance;
+  const Counts& here = shared.buckets[bucket];
+  double all = options_.arms[arm].prior_acceptance;
   for (size_t i = 0; i < out.size(); ++i) {
     all = (shared.all.kept[i] + kSharedStrength * all) / (shared.all.trials[i] + kSharedStrength);
     const double prior = i == 0 ? all : 0.5 * (all + out[i - 1]);
@@ -55,8 +55,8 @@ std::array<double, kMaxPlannedDraft> Planner::acceptance(int arm, int64_t contex
 }
 
 void Planner::seed(int arm, int64_t context_len, std::span<const double> acceptance, double rounds, int quality) {
-  Shared& shared = shared_[size_t(arm)];
-  Counts& here = shared.buckets[size_t(bucket_of(arm, context_len, quality))];
+  Shared& shared = shared_[arm];
+  Counts& here = shared.buckets[bucket_of(arm, context_len, quality)];
   double reached = std::clamp(rounds, 0.0, kSharedMost);
   for (size_t i = 0; i < std::min(acceptance.size(), size_t(kMaxPlannedDraft)); ++i) {
     const double a = std::isfinite(acceptance[i]) ? std::clamp(acceptance[i], 0.0, 1.0) : 0;
@@ -94,26 +94,26 @@ void Planner::learn(Evidence& e, bool kept, double expected, double factor) cons
 }
 
 void Planner::record(const RoundOutcome& outcome) {
-  Slot& slot = slots_[size_t(outcome.slot)];
+  Slot& slot = slots_[outcome.slot];
   const Decision& d = slot.last;
   slot.tokens += outcome.accepted + 1, ++slot.rounds;
   const double extra = std::exchange(slot.extra, 0.0);
   slot.recent_tokens = kRunsKeep * slot.recent_tokens + outcome.accepted + 1;
   slot.recent_time = kRunsKeep * slot.recent_time + slot.time;
   const auto charge = [&](int arm, double tokens) {
-    double& lost = slot.lost[size_t(arm)];
+    double& lost = slot.lost[arm];
     lost = std::max(-kCredit, lost + tokens);
   };
   if (d.learn >= 0) charge(d.learn, slot.learning);  // whoever guesses meanwhile
   if (d.arm != kPlain) charge(d.arm, extra - outcome.accepted);
   if (d.arm == kPlain) return;
-  const Arm& arm = options_.arms[size_t(d.arm)];
+  const Arm& arm = options_.arms[d.arm];
   const int asked = outcome.stopped_early && arm.passes ? d.gamma : std::min(outcome.drafted, d.gamma);
   HUNCH_CHECK(outcome.accepted <= outcome.drafted);
   if (asked == 0) return;
 
-  Shared& shared = shared_[size_t(d.arm)];
-  Evidence& e = slot.arms[size_t(d.arm)];
+  Shared& shared = shared_[d.arm];
+  Evidence& e = slot.arms[d.arm];
   const Rates& base = shared_acceptance(d.arm, slot.bucket);
   const double factor = odds_factor(e);
   // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
@@ -122,9 +122,9 @@ void Planner::record(const RoundOutcome& outcome) {
   shared.known = 0;
   for (int i = 0; i < tried; ++i) {
     const bool kept = i < outcome.accepted;
-    learn(e, kept, base[size_t(i)], factor);
+    learn(e, kept, base[i], factor);
     shared.all.add(i, kept, kSharedMost);
-    shared.buckets[size_t(slot.bucket)].add(i, kept, kSharedMost);
+    shared.buckets[slot.bucket].add(i, kept, kSharedMost);
   }
   if (arm.passes)
     for (int i = 1; i < std::min(asked, outcome.drafted + 1); ++i) shared.goes_on.add(i, i < outcome.drafted, kSharedMost);

@@ -78,7 +78,7 @@ struct Fixed {
 // Milliseconds a token (of all sequences) of a run of kTokens tokens each: under a planner, or with a fixed choice. Arms: self, a
 // look-up, then those of drafters with networks of their own.
 inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* planner, CostTable* table, Fixed fixed = {}) {
-  const auto width = [&](int arm) { return arm < 0 ? 0 : arms[size_t(arm)].width; };
+  const auto width = [&](int arm) { return arm < 0 ? 0 : arms[arm].width; };
   const size_t batch = size_t(setup.batch);
   std::vector<Rng> chances;
   for (size_t i = 0; i < batch; ++i) chances.push_back({setup.seed * 7919 + i});
@@ -174,7 +174,7 @@ inline Cell measure(
   cell.best = cell.plain = mean([&] { return run(setup, arms, nullptr, nullptr); });
   for (int arm = 0; arm < int(arms.size()); ++arm)
     for (int gamma : gammas) {
-      if (gamma > (arm == kNgram ? kFoundLength : arms[size_t(arm)].max_gamma)) continue;
+      if (gamma > (arm == kNgram ? kFoundLength : arms[arm].max_gamma)) continue;
       const double ms = mean([&] { return run(setup, arms, nullptr, nullptr, {arm, gamma}); });
       if (ms < cell.best) cell.best = ms, cell.choice = {arm, gamma};
     }

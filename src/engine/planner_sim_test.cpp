@@ -33,7 +33,7 @@ class Simulation : public testing::TestWithParam<int> {};
 // gain of a few per cent is hard to tell from none, and where texts change within a run).
 TEST_P(Simulation, IsNearTheBestFixedChoiceAndNeverBelowPlainDecoding) {
   constexpr double kMean = 0.05, kWorst = 0.18, kColdMean = 0.08, kPlain = 0.97;
-  const Text text = texts()[size_t(GetParam())];
+  const Text text = texts()[GetParam()];
   double warm_sum = 0, cold_sum = 0, count = 0;
   for (const double slope : {0.2, 1.0, 2.0})
     for (const double context : {64.0, 4096.0, 28672.0})
@@ -54,7 +54,7 @@ TEST_P(Simulation, IsNearTheBestFixedChoiceAndNeverBelowPlainDecoding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Planner, Simulation, testing::Range(0, int(texts().size())),
-    [](const auto& which) { return test_name(texts()[size_t(which.param)]); });
+    [](const auto& which) { return test_name(texts()[which.param]); });
 
 }
 }

@@ -21,7 +21,7 @@ std::vector<Decision> decide_batch(Planner& planner, int count, int budget, View
 template <class Kept>
 void record_batch(Planner& planner, const std::vector<Decision>& decisions, Kept kept) {
   for (int slot = 0; slot < int(decisions.size()); ++slot) {
-    const Decision& d = decisions[size_t(slot)];
+    const Decision& d = decisions[slot];
     planner.record({.slot = slot, .drafted = d.gamma, .accepted = kept(slot, d)});
   }
 }

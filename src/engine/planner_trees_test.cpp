@@ -48,7 +48,7 @@ class TreeArms : public testing::TestWithParam<int> {};
 
 TEST_P(TreeArms, AreChosenWhereTheyPayAndNeverBelowPlainDecoding) {
   constexpr double kMean = 0.08, kWorst = 0.27, kPlainLeast = 0.97;
-  const Text text = texts()[size_t(GetParam())];
+  const Text text = texts()[GetParam()];
   double regret = 0, count = 0;
   int trees = 0;
   for (const double slope : {0.05, 1.0, 2.0})
@@ -69,8 +69,8 @@ TEST_P(TreeArms, AreChosenWhereTheyPayAndNeverBelowPlainDecoding) {
   if (text.name == std::string("tree")) { EXPECT_GE(trees, 3) << "a tree is the best choice now and then"; }
 }
 
-INSTANTIATE_TEST_SUITE_P(Planner, TreeArms, testing::Range(0, int(texts().size())),
-    [](const auto& which) { return test_name(texts()[size_t(which.param)]); });
+INSTANTIATE_TEST_SUITE_P(
+    Planner, TreeArms, testing::Range(0, int(texts().size())), [](const auto& which) { return test_name(texts()[which.param]); });
 
 // Rows hide behind memory up to 64, a step of the network costs next to nothing.
 CostTable wide_table() {

@@ -81,7 +81,7 @@ void Profile::apply(Planner& planner, int arm) const {
 Profile Profile::of(const Planner& planner, int arm) {
   Profile out;
   for (int bucket = 0; bucket < kQualities; ++bucket) {
-    const int64_t context = planner.options().arms[size_t(arm)].passes ? int64_t(512) << bucket : bucket;
+    const int64_t context = planner.options().arms[arm].passes ? int64_t(512) << bucket : bucket;
     const double rounds = planner.rounds_seen(arm, context, bucket);
     const auto acceptance = planner.acceptance(arm, context, bucket);
     if (rounds > 0) out.seen.push_back({context, rounds, {acceptance.begin(), acceptance.end()}});

@@ -97,7 +97,7 @@ Result<ReuseSchedule> ReuseSchedule::from_json(std::string_view text, const Mode
   for (const json& s : in["steps"]) {
     if (!is_number(s, "layer") || !is_number(s, "loss")) return damaged;
     const double layer = s["layer"].get<double>();
-    if (layer < 1 || layer >= model.layers || layer != std::floor(layer) || std::exchange(seen[size_t(layer)], uint8_t(1)))
+    if (layer < 1 || layer >= model.layers || layer != std::floor(layer) || std::exchange(seen[layer], uint8_t(1)))
       return damaged;
     out.steps.push_back({int(layer), s["loss"].get<double>()});
   }
@@ -147,7 +147,7 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
         run->rewind(int64_t(begun.size()));
         run->feed(end.first(size_t(scored)), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0]; ++row)
-            sums[c] -= log_probability(logits[row], end[size_t(first + row + 1)]) / double(tokens);
+            sums[c] -= log_probability(logits[row], end[first + row + 1]) / double(tokens);
         });
         if (candidates[c] >= 0) sharing.reused[size_t(candidates[c])] = 0;
         done += &text == &texts.back();
@@ -163,11 +163,11 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
   while (int(out.steps.size()) < layers - 1) {
     std::vector<int> candidates;
     for (int layer = 1; layer < layers; ++layer)
-      if (!sharing.reused[size_t(layer)]) candidates.push_back(layer);
+      if (!sharing.reused[layer]) candidates.push_back(layer);
     HUNCH_TRY(const auto loss, losses(candidates));
     const auto least = std::min_element(loss.begin(), loss.end());
-    const int layer = candidates[size_t(least - loss.begin())];
-    sharing.reused[size_t(layer)] = 1;
+    const int layer = candidates[least - loss.begin()];
+    sharing.reused[layer] = 1;
     out.steps.push_back({layer, *least});
   }
   return out;

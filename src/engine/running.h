@@ -60,7 +60,7 @@ class Running final : public Scheduled {
   // Its rule reads whole distributions on the host, of some tree that it may come to.
   bool reads_rows() const;
   GrammarMask* grammar() const;  // null: the output may be anything
-  const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[size_t(chosen)].tree; }
+  const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[chosen].tree; }
 
   // A way to guess, with the tree it fills. Plain decoding has none, `auto` several.
   struct Drafter {

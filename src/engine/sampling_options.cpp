@@ -49,9 +49,9 @@ Status check_ranges(const SamplingOptions& s, int64_t vocab) {
 // Bans that hold on every row must leave an id; those of longer bad words depend on the row and may at worst end a request.
 Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
-  for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
+  for (const int32_t id : rules.allowed) banned[id] = false;
   for (const auto& [id, bias] : rules.bias)
-    if (bias <= kBanBias) banned[size_t(id)] = true;
+    if (bias <= kBanBias) banned[id] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (word.size() == 1) banned[size_t(word[0])] = true;
   const auto nothing_left = [&] { return std::find(banned.begin(), banned.end(), false) == banned.end(); };
@@ -59,7 +59,7 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
     return usage_error(
         "allowed_token_ids, bad_words and logit_bias leave no token that could be chosen; allow or unban at least one");
   if (rules.min_tokens == 0) return {};
-  for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
+  for (const int32_t id : rules.end_ids) banned[id] = true;
   if (nothing_left())
     return usage_error(fmt::format(
         "min_tokens is {}, but only end tokens may be chosen; it must be 0 or other tokens allowed", rules.min_tokens));

@@ -98,7 +98,7 @@ class Machine {
     EXPECT_LE(scheduler->num_running(), limits.max_seqs);
     // Every slot once; pages that two sequences hold are whole and committed.
     std::vector<int> slots(size_t(limits.max_seqs), 0);
-    for (const Scheduled* who : scheduler->running()) EXPECT_EQ(++slots[size_t(who->sequence.slot)], 1);
+    for (const Scheduled* who : scheduler->running()) EXPECT_EQ(++slots[who->sequence.slot], 1);
     for (const Scheduled* who : scheduler->running())
       for (int64_t page = 0; page < who->sequence.pages.num_pages(); ++page)
         if (pool.holders(who->sequence.pages.page_of(page * kPageLen)) > 1) {

@@ -24,8 +24,8 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
     return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
         length, parts.context_len)};
   for (int64_t i = 0; i < length; ++i)
-    if (request.prompt[size_t(i)] < 0 || request.prompt[size_t(i)] >= vocab)
-      return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[size_t(i)], vocab));
+    if (request.prompt[i] < 0 || request.prompt[i] >= vocab)
+      return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[i], vocab));
   if (request.max_tokens < -1 || request.max_tokens == 0)
     return usage_error(fmt::format("max tokens is {}; it must be at least 1, or -1 for no limit", request.max_tokens));
   return {};
@@ -254,7 +254,7 @@ void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
     const int drafted = run.tree().size;
     trace.span(static_cast<const Session*>(run.owner)->lane, drafted > 0 ? "round" : "token", start, at,
         fmt::format(R"("drafter":"{}","drafted":{},"accepted":{},"tokens":{})",
-            run.chosen < 0 ? "" : run.drafters[size_t(run.chosen)].name, drafted, run.emitted_drafts,
+            run.chosen < 0 ? "" : run.drafters[run.chosen].name, drafted, run.emitted_drafts,
             run.sequence.len() - run.emitted_first));
   }
   for (const auto& chunk : plan.chunks)
@@ -319,6 +319,7 @@ void Service::open_session(Order&& order) {
   stats.proposer = run.plan.proposer;
   stats.rule = run.plan.rule;
   stats.policy = run.policy ? run.plan.policy_name : "";
+  stats.ratio = run.policy && stats.policy != "full" ? run.plan.policy.ratio : 0;
   stats.gamma = run.drafting() ? run.plan.gamma : 0;
   stats.seed = run.plan.noise.seed;
   stats.approximation = run.plan.approximation;
@@ -339,7 +340,7 @@ void Service::end_cancelled() {
 void Service::Session::say(int64_t at, bool guessed) {
   Running& run = *running;
   Generation& stats = run.stats;
-  const int32_t id = run.sequence.tokens[size_t(at)];
+  const int32_t id = run.sequence.tokens[at];
   Ending::Said said = ending.take(id, at + 1 >= run.sequence.max_len);
   over = said.end;
   if (!said.emitted) return;
@@ -349,7 +350,7 @@ void Service::Session::say(int64_t at, bool guessed) {
       .index = int64_t(stats.tokens.size()),
       .text = std::move(said.text),
   };
-  if (guessed) event.drafter = Register<Proposer>::find(run.drafters[size_t(run.chosen)].name)->name;
+  if (guessed) event.drafter = Register<Proposer>::find(run.drafters[run.chosen].name)->name;
   if (run.plan.logprobs >= 0) {
     const size_t nth = size_t(at - run.emitted_first);
     event.logprob = run.logprobs[nth], event.top = run.top[nth];
@@ -370,7 +371,7 @@ void Service::collect(Running& run) {
     session.say(at, at - first < run.emitted_drafts);
     // Drafts behind the end were never said.
     for (int64_t i = at - first + 1; session.over && run.plan.verify && i < run.emitted_drafts; ++i)
-      --run.stats.accepted, --run.stats.accepted_by_position[size_t(i)], --run.stats.draft_rounds.back().accepted;
+      --run.stats.accepted, --run.stats.accepted_by_position[i], --run.stats.draft_rounds.back().accepted;
   }
   if (sequence.len() > first) {
     session.last_ms = now_ms();

@@ -81,8 +81,8 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
         auto request = ask(uint64_t(i), 10 + i);
         if (i % 2) request.speculation.proposer = "self", request.speculation.num_tokens = 1 + i % 5;
         // generate() and submit() side by side: whoever finds the engine idle drives it.
-        if (i % 3 == 0) got[size_t(i)] = generate(*engine, request).tokens;
-        else got[size_t(i)] = tokens_of(*submit(*engine, request));
+        if (i % 3 == 0) got[i] = generate(*engine, request).tokens;
+        else got[i] = tokens_of(*submit(*engine, request));
       }
     });
   for (auto& thread : threads) thread.join();
@@ -302,6 +302,7 @@ TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
   const auto outcome = good(stream->result());
   while (engine->heartbeat().busy) std::this_thread::yield();
   const Generation& generation = outcome;
+  EXPECT_EQ(generation.ratio, 0.2);
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.generated_tokens, 350);
   EXPECT_EQ(stats.step_tokens, 100 + 350);
@@ -317,7 +318,7 @@ TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
     auto engine = load(tiny(3, 256));
     std::vector<std::unique_ptr<TokenStream>> streams;
     for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 100)));
-    for (int taken = 0; taken < round * 7; ++taken) streams[size_t(taken % 8)]->next_within(1);
+    for (int taken = 0; taken < round * 7; ++taken) streams[taken % 8]->next_within(1);
     if (round % 2) std::reverse(streams.begin(), streams.end());
     streams.clear();
     const EngineStats stats = engine->stats();

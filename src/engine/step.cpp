@@ -104,15 +104,13 @@ void Step::run(const StepPlan& plan) {
 void Step::propose(const StepPlan& plan) {
   Stopwatch watch(report_.draft_ms);
   asked_.clear();
-  const auto proposer_of = [](const Running& who) {
-    return who.chosen < 0 ? nullptr : who.drafters[size_t(who.chosen)].proposer;
-  };
+  const auto proposer_of = [](const Running& who) { return who.chosen < 0 ? nullptr : who.drafters[who.chosen].proposer; };
   for (const auto& decode : plan.decodes) {
     Running& who = running(decode);
     who.row_parents.clear();
     if (decode.drafts == 0) who.chosen = -1;
     if (who.chosen < 0 || who.looked_up) continue;
-    DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+    DraftTree& tree = who.drafters[who.chosen].tree;
     tree.size = 0;
     // What the grammar leaves no choice about needs no drafter.
     const int most = std::min({decode.drafts, who.want_depth, who.most_depth()});
@@ -200,18 +198,18 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
 
 // A proposer that breaks its contract costs its guesses, not the output.
 void Step::check_tree(Running& who, int granted) const {
-  DraftTree& tree = who.drafters[size_t(who.chosen)].tree;
+  DraftTree& tree = who.drafters[who.chosen].tree;
   const int64_t vocab = parts_.model->shape().vocab_size;
   tree.size = std::min(tree.size, granted);
   for (int node = 0; !tree.in_flight && node < tree.size; ++node)
-    if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[size_t(node)] >= node ||
+    if (tree.tokens(node) < 0 || tree.tokens(node) >= vocab || tree.parents[node] >= node ||
         tree.depth_of(node) > who.most_depth())
       tree.size = node;
   if (who.grammar() && who.plan.verify)
     keep_to(*who.grammar(), *parts_.tokenizer, std::min({granted, who.want_depth, who.most_depth()}), tree);
   if (!tree.branches()) return;
   who.row_parents.push_back(-1);
-  for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[size_t(node)] + 1);
+  for (int node = 0; node < tree.size; ++node) who.row_parents.push_back(tree.parents[node] + 1);
 }
 
 // ONE pass: the rows of every tree, then the prompt chunks. A request's row 0 always runs, it overwrites what a draft left at its
@@ -432,7 +430,7 @@ void Step::look_at(int64_t first, std::span<const int32_t> ids, int count, int64
   const int64_t rows = int64_t(ids.size());
   const auto seen = looked_ids_.view<int32_t>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
   const auto values = looked_values_.view<float>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
-  for (int64_t row = 0; row < rows; ++row) seen(row, 0) = ids[size_t(row)];
+  for (int64_t row = 0; row < rows; ++row) seen(row, 0) = ids[row];
   LogProbsArgs args{.logits = rows_.logits(first, rows), .count = count};
   args.ids = View<const int32_t, 1>(seen.data, rows), args.ids.stride[0] = seen.stride[0];
   args.values = View<float, 1>(values.data, rows), args.values.stride[0] = values.stride[0];
@@ -568,7 +566,7 @@ void Step::settle(Running& who, int64_t first_row) {
   for (const Running::Drafter& drafter : who.drafters) drafter.proposer->observe(sequence, verdict);
   if (tree.size > 0) {
     Generation& stats = who.stats;
-    Running::Drafter& by = who.drafters[size_t(who.chosen)];
+    Running::Drafter& by = who.drafters[who.chosen];
     ++by.rounds, by.kept += commit.accepted;
     ++stats.rounds;
     stats.drafted += tree.size;
@@ -576,8 +574,8 @@ void Step::settle(Running& who, int64_t first_row) {
     stats.draft_passes += tree.passes;
     stats.draft_rounds.push_back({uint16_t(tree.size), uint16_t(commit.accepted)});
     const int depth = who.row_parents.empty() ? tree.size : tree.depth();
-    for (int i = 0; i < depth; ++i) ++stats.drafted_by_position[size_t(i)];
-    for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[size_t(i)];
+    for (int i = 0; i < depth; ++i) ++stats.drafted_by_position[i];
+    for (int i = 0; i < commit.accepted; ++i) ++stats.accepted_by_position[i];
   }
   if (after_commit) after_commit(who);
 }

@@ -45,13 +45,14 @@ TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {
 
 TokenRun::~TokenRun() { sequence_.pages.release_past(0, *parts_.pool); }
 
-Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max_len) {
+Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max_len, const std::atomic<bool>* interrupted) {
   if (max_len > parts.context_len)
     return Error{fmt::format("{} tokens do not fit the context of {}", max_len, parts.context_len)};
   auto run = std::unique_ptr<TokenRun>(new TokenRun(parts));
   parts.forget_prefixes();  // idle pages of earlier requests
   run->sequence_.pages = PageTable(parts.context_len);
   run->sequence_.max_len = run->max_len_ = max_len;
+  run->interrupted_ = interrupted;
   if (!run->sequence_.pages.grow_to(max_len, *parts.pool)) return Error{"no KV pages left"};
   return run;
 }
@@ -78,6 +79,7 @@ void TokenRun::feed(
   const ModelShape& shape = parts_.model->shape();
   const int64_t most = std::clamp<int64_t>(rows_per_pass, 1, parts_.pass->max_rows());
   for (int64_t first = 0; first < int64_t(tokens.size()); first += most) {
+    if (interrupted_ && *interrupted_) return;
     const int64_t rows = std::min(most, int64_t(tokens.size()) - first);
     auto ids = ids_.view<int32_t>(rows);
     std::copy_n(tokens.begin() + first, rows, ids.data);

@@ -3,6 +3,7 @@
 // runs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,8 +20,9 @@ void fill_entries(EngineParts&, const Sequence&, int64_t depth);
 
 class TokenRun {
  public:
-  // Pages for `max_len` tokens. Errors: beyond the context, no pages left.
-  static Result<std::unique_ptr<TokenRun>> make(EngineParts&, int64_t max_len);
+  // Pages for `max_len` tokens. Errors: beyond the context, no pages left. Once `interrupted` is set, feed() returns at the next
+  // pass, its work undone.
+  static Result<std::unique_ptr<TokenRun>> make(EngineParts&, int64_t max_len, const std::atomic<bool>* interrupted = nullptr);
   ~TokenRun();
 
   // The first `depth` entries become noise (fill_entries); the run continues behind them.
@@ -56,6 +58,7 @@ class TokenRun {
   int64_t max_len_ = 0;
   Status status_;
   const IndexSharing* sharing_ = nullptr;
+  const std::atomic<bool>* interrupted_ = nullptr;
 };
 
 }

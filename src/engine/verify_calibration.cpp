@@ -41,7 +41,7 @@ CheckRecord make_record(int layers, int rows) {
 }
 
 std::vector<int> choose_anchors(std::span<const double> similarity, int layers, int count, int most) {
-  const auto like = [&](int a, int b) { return similarity[size_t(a * layers + b)]; };
+  const auto like = [&](int a, int b) { return similarity[a * layers + b]; };
   std::vector<int> order(size_t(layers) - 1);
   std::iota(order.begin(), order.end(), 1);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return like(a, a - 1) < like(b, b - 1); });
@@ -128,9 +128,9 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
 Status VerifyCalibration::save(const std::string& path) const { return write_atomically(path, to_json() + "\n"); }
 
 float VerifyCalibration::channel_threshold(int layer, double share) const {
-  const auto& sizes = channel_sizes[size_t(layer)];
+  const auto& sizes = channel_sizes[layer];
   const int i = int(std::lround(share * 20)) - 1;
-  return i < 0 || i >= int(sizes.size()) ? 0 : sizes[size_t(i)];
+  return i < 0 || i >= int(sizes.size()) ? 0 : sizes[i];
 }
 
 }

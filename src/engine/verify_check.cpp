@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 
@@ -77,13 +75,16 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
         .max_of_group = s.group == "max",
     };
     if (s.reuse_layers) {
-      if (!known || known->anchors.empty()) return needs_calibration("--verify-reuse calibrated");
+      if (known && known->anchors.empty())
+        return usage_error(
+            "--verify-reuse calibrated: the calibration has no anchors, since no text of it was longer than --verify-dense");
+      if (!known) return needs_calibration("--verify-reuse calibrated");
       out.anchors.assign(size_t(shape.layers), 0);
-      for (const int layer : known->anchors) out.anchors[size_t(layer)] = 1;
+      for (const int layer : known->anchors) out.anchors[layer] = 1;
       // The first layer that chooses at all is one: nobody before it chose.
       for (int layer = 0; layer < shape.layers; ++layer)
         if (shape.window_of(layer) == 0) {
-          out.anchors[size_t(layer)] = 1;
+          out.anchors[layer] = 1;
           break;
         }
     }
@@ -114,7 +115,7 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
       if (!known || known->expert_betas.empty()) return needs_calibration("--verify-expert-mode " + s.expert_mode);
       rule.betas = known->expert_betas;
       for (int layer = 0; layer < shape.layers; ++layer)
-        if (shape.has_experts(layer) && int(rule.betas[size_t(layer)].size()) < s.skip_experts)
+        if (shape.has_experts(layer) && int(rule.betas[layer].size()) < s.skip_experts)
           return needs_calibration(fmt::format("--verify-experts {}", s.skip_experts));
     }
     out.experts = std::move(rule);

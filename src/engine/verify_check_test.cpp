@@ -81,6 +81,8 @@ TEST(SparseVerification, LayersBehindAnAnchorReadItsBlocks) {
   engine->parts().calibration = made_up(*engine);
   const auto g = generate(*engine, sparse(request, how));
   EXPECT_EQ(int(g.approximation.reuse_layers.size()), layers - 1);
+  engine->parts().calibration->anchors.clear();
+  expect_error(engine->generate(sparse(request, how)), "has no anchors");
 }
 
 TEST(SparseVerification, LeavesOutChannelsAndExperts) {
@@ -244,8 +246,8 @@ TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
   // Six layers whose neighbours' likeness is .9 .2 .8 .1 .9.
   const double near[] = {0.9, 0.2, 0.8, 0.1, 0.9};
   std::vector<double> likeness(36, 0.7);
-  for (int i = 0; i < 6; ++i) likeness[size_t(i * 7)] = 1;
-  for (int i = 0; i < 5; ++i) likeness[size_t(i * 6 + i + 1)] = likeness[size_t((i + 1) * 6 + i)] = near[i];
+  for (int i = 0; i < 6; ++i) likeness[i * 7] = 1;
+  for (int i = 0; i < 5; ++i) likeness[i * 6 + i + 1] = likeness[(i + 1) * 6 + i] = near[i];
   EXPECT_EQ(choose_anchors(likeness, 6, 1, 1), (std::vector<int>{0})) << "the first always";
   EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (std::vector<int>{0, 2, 4}));
   likeness[5 * 6 + 4] = 0.5;  // layer 5 drifted from the anchor that serves it

@@ -45,11 +45,11 @@ class Matcher {
       if (bytes.empty()) continue;
       const int32_t own = by_id ? id : id_of(bytes);
       if (own >= 0 && own < num_tokens(draft_) && draft_.tokenizer.token_bytes(own) == bytes) {
-        int32_t& mapped = out.target_ids[size_t(own)];
+        int32_t& mapped = out.target_ids[own];
         if (mapped < 0) mapped = id;  // of two ids with the same bytes the first is guessed
-        out.own_ids[size_t(id)] = own;
+        out.own_ids[id] = own;
       } else {
-        out.own_ids[size_t(id)] = instead_of(id);
+        out.own_ids[id] = instead_of(id);
       }
     }
     return out;
@@ -87,7 +87,7 @@ Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& 
         fmt::format("{}: has no token in common with {}; use a draft model of the target's family", draft.source, target.source));
   if (target.columns != draft.columns) return map;
   for (int32_t id = 0; id < int32_t(draft.columns); ++id)
-    if (map.target_ids[size_t(id)] != id) return map;
+    if (map.target_ids[id] != id) return map;
   return VocabMap{};
 }
 

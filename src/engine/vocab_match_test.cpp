@@ -38,8 +38,8 @@ TEST(VocabMatch, PaddingOnEitherSideIsNeverGuessedAndAlwaysReadable) {
       const VocabMap map = matched({a, of_target, "a"}, {b, of_draft, "b"}, mode);
       ASSERT_EQ(map.target_ids.size(), size_t(of_draft));
       ASSERT_EQ(map.own_ids.size(), size_t(of_target));
-      for (int id = 0; id < of_draft; ++id) EXPECT_EQ(map.target_ids[size_t(id)], id < 259 ? id : -1) << id;
-      for (int id = 0; id < of_target; ++id) EXPECT_EQ(map.own_ids[size_t(id)], id < 259 ? id : 258) << id;
+      for (int id = 0; id < of_draft; ++id) EXPECT_EQ(map.target_ids[id], id < 259 ? id : -1) << id;
+      for (int id = 0; id < of_target; ++id) EXPECT_EQ(map.own_ids[id], id < 259 ? id : 258) << id;
     }
 }
 
@@ -68,12 +68,12 @@ TEST(VocabMatch, IntersectionMatchesBytesWhateverTheirIds) {
   const VocabMap map = matched({a, 259, "a"}, {b, 259, "b"}, "intersection");
   std::vector<int> times(259);
   for (int32_t own = 0; own < 259; ++own) {
-    const int32_t id = map.target_ids[size_t(own)];
+    const int32_t id = map.target_ids[own];
     EXPECT_EQ(id < 0, own == 257) << own;  // "lo"
     if (id < 0) continue;
     EXPECT_EQ(a.token_bytes(id), b.token_bytes(own));
-    EXPECT_EQ(map.own_ids[size_t(id)], own);
-    EXPECT_EQ(times[size_t(id)]++, 0) << "two ids for one";
+    EXPECT_EQ(map.own_ids[id], own);
+    EXPECT_EQ(times[id]++, 0) << "two ids for one";
   }
   EXPECT_EQ(map.own_ids[257], 257) << "hello is read as lo";
 }

@@ -91,7 +91,7 @@ TEST(Commit, AppendsAcceptedDraftsAndLeavesTheNextTokenPending) {
     EXPECT_EQ(sequence.len(), sequence.committed_len + 1);
     EXPECT_EQ(sequence.pending(), 99);
     EXPECT_EQ(sequence.tokens[2], 7);
-    for (int i = 0; i < accepted; ++i) EXPECT_EQ(sequence.tokens[size_t(3 + i)], drafts[size_t(i)]);
+    for (int i = 0; i < accepted; ++i) EXPECT_EQ(sequence.tokens[3 + i], drafts[i]);
   }
 }
 

@@ -74,8 +74,8 @@ void Decoder::forward(Pass& pass, View<float, 2> hidden, std::span<const uint8_t
   embed(backend, pass.ids(), x);
   rope_.angles(pass, scratch);
   for (int i = 0; i < shape_.layers; ++i) {
-    if (!skipped.empty() && skipped[size_t(i)]) continue;
-    const Layer& layer = layers_[size_t(i)];
+    if (!skipped.empty() && skipped[i]) continue;
+    const Layer& layer = layers_[i];
     backend.norm({.x = x, .weight = floats(layer.attention_norm), .eps = shape_.norm_eps, .out = normed});
     if (!hidden.data && i + 1 == shape_.layers) return store_rows(pass, i, shape_, layer.attention, scratch, normed);
     attend(pass, i, shape_, layer.attention, scratch, normed, x);

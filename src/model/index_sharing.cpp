@@ -26,7 +26,7 @@ void traverse(std::span<const int32_t> parents, int rows, bool depth_first, std:
   for (size_t at = 0; at < order.size(); ++at) {
     size_t to = depth_first ? at + 1 : order.size();
     for (int row = 1; row < rows; ++row)
-      if (parents[size_t(row)] == order[at]) order.insert(order.begin() + ptrdiff_t(to++), row);
+      if (parents[row] == order[at]) order.insert(order.begin() + ptrdiff_t(to++), row);
   }
   HUNCH_CHECK(int(order.size()) == rows);
 }

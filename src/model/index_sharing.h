@@ -18,7 +18,7 @@ struct IndexSharing {
 
   bool shares() const { return group_rows > 1; }
   bool any() const;
-  bool reuses(int layer) const { return !reused.empty() && reused[size_t(layer)]; }
+  bool reuses(int layer) const { return !reused.empty() && reused[layer]; }
   int layers_reused() const;
 };
 

@@ -81,7 +81,7 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
 
   // [rows][heads][dim]: what a head's map makes of its query, then the query's rotated part.
   for (int64_t head = 0; head < heads; ++head)
-    multiply(backend, columns<const float>(raw.data, rows, heads * query, head * query, s.nope), *w.key[size_t(head)], {},
+    multiply(backend, columns<const float>(raw.data, rows, heads * query, head * query, s.nope), *w.key[head], {},
         columns(scratch.q.data, rows, heads * dim, head * dim, s.kv_rank));
   backend.copy_rows({.from = columns<const float>(raw.data, rows * heads, query, s.nope, s.rope),
       .to = columns(scratch.q.data, rows * heads, dim, s.kv_rank, s.rope)});
@@ -97,8 +97,8 @@ void attend_latent(Pass& pass, int layer, const ModelShape& shape, const Attenti
 
   const View<float, 2> values(scratch.raw.data, rows, heads * s.value);
   for (int64_t head = 0; head < heads; ++head)
-    multiply(backend, columns<const float>(scratch.mixed.data, rows, heads * dim, head * dim, s.kv_rank), *w.value[size_t(head)],
-        {}, columns(values.data, rows, heads * s.value, head * s.value, s.value));
+    multiply(backend, columns<const float>(scratch.mixed.data, rows, heads * dim, head * dim, s.kv_rank), *w.value[head], {},
+        columns(values.data, rows, heads * s.value, head * s.value, s.value));
   const Product out[] = {{weights.o.get(), nullptr, x}};
   backend.matmul({.x = values, .products = out, .accumulate = true});
 }

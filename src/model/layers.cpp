@@ -111,7 +111,7 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
     for (int64_t row = 0; row < rows; ++row) {
       dequantise_row(*tensor, first + row, values.data());
       for (int64_t column = 0; column < columns; ++column)
-        to[transposed ? column * rows + row : row * columns + column] = values[size_t(column)];
+        to[transposed ? column * rows + row : row * columns + column] = values[column];
     }
   }
   if (!bytes.empty()) made.data = bytes.data(), made.bytes = bytes.size(), made.scales = {}, made.split = {};

@@ -2,7 +2,6 @@
 // weights are loaded. Each names its tensors' shapes; none owns activations.
 #pragma once
 
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>

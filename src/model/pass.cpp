@@ -22,7 +22,7 @@ size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
 int offset_of(const Segment& segment, int row) {
   if (segment.parents.empty()) return row;
   int depth = 0;
-  for (int at = segment.parents[size_t(segment.round_row + row)]; at >= 0; at = segment.parents[size_t(at)]) ++depth;
+  for (int at = segment.parents[segment.round_row + row]; at >= 0; at = segment.parents[at]) ++depth;
   return depth;
 }
 
@@ -61,7 +61,7 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, 
     parts_.back().rows += segment.num_rows;
     HUNCH_CHECK(segment.num_rows > 0 && num_rows_ + segment.num_rows <= limits_.max_rows);
     for (int row = 0; row < segment.num_rows; ++row)
-      positions_[size_t(num_rows_++)] = int32_t(segment.first_position + offset_of(segment, row));
+      positions_[num_rows_++] = int32_t(segment.first_position + offset_of(segment, row));
   }
   HUNCH_CHECK(ids.extent[0] == num_rows_);
   compressing_.clear();

@@ -50,8 +50,8 @@ RopeFrequencies rope_frequencies(const ModelShape& shape) {
         break;
       }
     }
-    if (!shape.rope_factors.empty()) freq /= shape.rope_factors[size_t(i)];
-    out.inv_freq[size_t(i)] = float(freq);
+    if (!shape.rope_factors.empty()) freq /= shape.rope_factors[i];
+    out.inv_freq[i] = float(freq);
   }
   return out;
 }

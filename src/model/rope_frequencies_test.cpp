@@ -21,7 +21,7 @@ ModelShape shape(int dim, double theta) {
 TEST(RopeFrequencies, FallAsPowersOfTheta) {
   const RopeFrequencies rope = rope_frequencies(shape(8, 10000));
   EXPECT_EQ(rope.inv_freq.size(), 4u);
-  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[size_t(i)], (std::array{1.0f, 0.1f, 0.01f, 0.001f}[size_t(i)]));
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[i], (std::array{1.0f, 0.1f, 0.01f, 0.001f}[i]));
   EXPECT_EQ(rope.magnitude, 1.0f);
 }
 
@@ -29,8 +29,7 @@ TEST(RopeFrequencies, LinearDividesAllByTheFactor) {
   ModelShape s = shape(8, 10000);
   s.rope_scaling = {.kind = RopeScaling::Kind::Linear, .factor = 4};
   const RopeFrequencies rope = rope_frequencies(s);
-  for (int i = 0; i < 4; ++i)
-    EXPECT_FLOAT_EQ(rope.inv_freq[size_t(i)], (std::array{0.25f, 0.025f, 0.0025f, 0.00025f}[size_t(i)]));
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[i], (std::array{0.25f, 0.025f, 0.0025f, 0.00025f}[i]));
 }
 
 TEST(RopeFrequencies, Llama3KeepsShortWavesDividesLongOnesAndBlendsBetween) {
@@ -56,7 +55,7 @@ TEST(RopeFrequencies, YarnBlendsByDimensionAndScalesTheMagnitude) {
   const double ramps[] = {0, 0, 0, 0.25, 0.5, 0.75, 1, 1};
   for (int i = 0; i < 8; ++i) {
     const double plain = std::pow(10000, -i / 8.0), ramp = ramps[i];
-    EXPECT_FLOAT_EQ(rope.inv_freq[size_t(i)], float(plain / 4 * ramp + plain * (1 - ramp))) << i;
+    EXPECT_FLOAT_EQ(rope.inv_freq[i], float(plain / 4 * ramp + plain * (1 - ramp))) << i;
   }
   EXPECT_FLOAT_EQ(rope.magnitude, 1.1386294f);  // 0.1 ln 4 + 1
   s.rope_scaling.attention_factor = 1.5;
@@ -76,7 +75,7 @@ TEST(RopeFrequencies, YarnWithoutRoundingKeepsItsRange) {
   EXPECT_NEAR(rope.magnitude, 1.34657, 1e-5);
   for (int i = 0; i < 32; ++i) {
     const double plain = std::pow(150000, -i / 32.0), ramp = std::clamp((i - 8.0928) / (17.3980 - 8.0928), 0.0, 1.0);
-    EXPECT_NEAR(rope.inv_freq[size_t(i)], plain / 32 * ramp + plain * (1 - ramp), 2e-5 * plain) << i;
+    EXPECT_NEAR(rope.inv_freq[i], plain / 32 * ramp + plain * (1 - ramp), 2e-5 * plain) << i;
   }
 }
 
@@ -84,7 +83,7 @@ TEST(RopeFrequencies, FactorsOfTheFileDivideEachFrequency) {
   ModelShape s = shape(8, 10000);
   s.rope_factors = {1, 2, 4, 8};
   const RopeFrequencies rope = rope_frequencies(s);
-  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[size_t(i)], (std::array{1.0f, 0.05f, 0.0025f, 0.000125f}[size_t(i)]));
+  for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[i], (std::array{1.0f, 0.05f, 0.0025f, 0.000125f}[i]));
 }
 
 }

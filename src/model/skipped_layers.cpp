@@ -44,7 +44,7 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
     const int layer = number_of(text.substr(at, end - at));
     if (layer < 0) return no_such_form();
     if (layer >= layers) return usage_error(fmt::format("layer {} to skip: the model has {}, counted from 0", layer, layers));
-    skipped[size_t(layer)] = 1;
+    skipped[layer] = 1;
     at = end + 1;
   }
   if (std::count(skipped.begin(), skipped.end(), uint8_t(0)) == 0)

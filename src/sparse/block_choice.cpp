@@ -40,11 +40,11 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
   const auto take = [&](int64_t count) {
     count = std::clamp<int64_t>(count, 0, int64_t(rest.size()));
     std::nth_element(rest.begin(), rest.begin() + count, rest.end(), better);
-    for (int64_t i = 0; i < count; ++i) kept[size_t(rest[size_t(i)].head)].push_back(rest[size_t(i)].block);
+    for (int64_t i = 0; i < count; ++i) kept[size_t(rest[i].head)].push_back(rest[i].block);
     rest.clear();
   };
   for (int head = 0; head < heads; ++head) {
-    auto& list = kept[size_t(head)];
+    auto& list = kept[head];
     list.clear();
     for (int64_t b = 0; b < blocks; ++b)
       if (b < first || b >= last) list.push_back(int32_t(b));
@@ -70,7 +70,7 @@ void BlockMeans::open(Backend& backend, const KvGeometry& geometry, int block, i
 }
 
 void BlockMeans::extend(int layer, const KvRef& kv, int64_t blocks) {
-  int64_t& done = done_[size_t(layer)];
+  int64_t& done = done_[layer];
   if (blocks <= done) return;
   backend_->page_bounds(
       {.layer = layer, .from = kv, .to = means(), .page_len = block_, .first_page = done, .last_page = blocks, .means = true});

@@ -91,8 +91,7 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
               for (int64_t e = b * kBlock; e < (b + 1) * kBlock; ++e) {
                 store->read(1, head, kv.pages, e, key.data(), value.data());
                 for (int g = 0; g < 2; ++g)
-                  for (int d = 0; d < kDim; ++d)
-                    each[g] += double(query[size_t((head * 2 + g) * kDim + d)]) * double(key[size_t(d)]) / kBlock;
+                  for (int d = 0; d < kDim; ++d) each[g] += double(query[(head * 2 + g) * kDim + d]) * double(key[d]) / kBlock;
               }
               const double wanted = most ? std::max(each[0], each[1]) : (each[0] + each[1]) / 2;
               EXPECT_NEAR(scores(head, b), wanted, type == DType::F32 ? 1e-5 : 0.02) << device << " " << blocks << " " << b;

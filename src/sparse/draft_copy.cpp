@@ -20,12 +20,12 @@ DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block, int 
   lists_of_.resize(window_.size());
   for (int layer = 0, chose = 0, seen = 0; layer < num_layers(); ++layer) {
     if (selects(layer) && seen++ % layer_step == 0) chose = layer;
-    lists_of_[size_t(layer)] = chose;
+    lists_of_[layer] = chose;
   }
 }
 
 void DraftCopy::open(const Sequence& sequence, int64_t tail) {
-  SlotState& state = slots_[size_t(sequence.slot)];
+  SlotState& state = slots_[sequence.slot];
   state.dense = true;
   const int64_t max_count = (kept_entries(options_, sequence.max_len) + block_ - 1) / block_ * block_;
   // The tail holds what is left of a block, the selecting pass's rows and, from the accepted one on, the next round's drafts.
@@ -47,7 +47,7 @@ void DraftCopy::open(const Sequence& sequence, int64_t tail) {
 }
 
 bool DraftCopy::begin(Slot slot, int64_t first_position) {
-  SlotState& state = slots_[size_t(slot)];
+  SlotState& state = slots_[slot];
   state.tail_first = first_position / block_ * block_;
   state.count = (kept_entries(options_, state.tail_first) + block_ - 1) / block_ * block_;
   state.dense = state.count >= state.tail_first;
@@ -56,8 +56,8 @@ bool DraftCopy::begin(Slot slot, int64_t first_position) {
 }
 
 View<int32_t, 2> DraftCopy::index(Slot slot, int layer) const {
-  const SlotState& state = slots_[size_t(slot)];
-  auto* data = static_cast<int32_t*>(state.index.data()) + int64_t(lists_of_[size_t(layer)]) * sets_ * state.max_count;
+  const SlotState& state = slots_[slot];
+  auto* data = static_cast<int32_t*>(state.index.data()) + int64_t(lists_of_[layer]) * sets_ * state.max_count;
   View<int32_t, 2> view(data, sets_, state.count);
   view.stride[0] = state.max_count;
   return view;
@@ -85,7 +85,7 @@ void DraftCopy::choose_ends(int layer, Slot slot, int sinks) {
 
 void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from) {
   if (in_place_) return;
-  const SlotState& state = slots_[size_t(slot)];
+  const SlotState& state = slots_[slot];
   backend_.gather_kv({
       .layer = layer,
       .from = from,
@@ -97,7 +97,7 @@ void DraftCopy::copy(int layer, Slot slot, int64_t tail_last, const KvRef& from)
 }
 
 void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int32_t> rows) {
-  const SlotState& state = slots_[size_t(slot)];
+  const SlotState& state = slots_[slot];
   if (state.dense || in_place_) return;
   const int64_t first_entry = state.count + first_position - state.tail_first;
   move_from_.clear(), move_to_.clear();
@@ -110,7 +110,7 @@ void DraftCopy::close_up(Slot slot, int64_t first_position, std::span<const int3
 }
 
 Selection DraftCopy::selection(int layer, Slot slot) const {
-  const SlotState& state = slots_[size_t(slot)];
+  const SlotState& state = slots_[slot];
   if (state.dense || !selects(layer)) return {};
   Selection selection{.grain = Selection::Grain::Token, .prefix = state.count, .tail_first = state.tail_first, .block = block_};
   if (in_place_) selection.index = index(slot, layer);

@@ -21,15 +21,15 @@ class DraftCopy {
 
   // Memory for selections from up to max_len entries and a tail of `tail` positions besides two rounds of rows.
   void open(const Sequence&, int64_t tail = 0);
-  void close(Slot slot) { slots_[size_t(slot)].dense = true; }
+  void close(Slot slot) { slots_[slot].dense = true; }
 
   // Starts a selection of whole blocks of [0, first_position); true if layers must select at all (false: the budget holds the
   // whole prefix and drafts read the sequence's own entries). The same answer for every layer of a pass.
   bool begin(Slot, int64_t first_position);
-  bool dense(Slot slot) const { return slots_[size_t(slot)].dense; }
+  bool dense(Slot slot) const { return slots_[slot].dense; }
   // Entries to select of [0, valid): the same for every layer; multiples of the block.
-  int64_t count(Slot slot) const { return slots_[size_t(slot)].count; }
-  int64_t valid(Slot slot) const { return slots_[size_t(slot)].tail_first; }
+  int64_t count(Slot slot) const { return slots_[slot].count; }
+  int64_t valid(Slot slot) const { return slots_[slot].tail_first; }
   // The lists of layer `layer`; [sets][count].
   View<int32_t, 2> index(Slot, int layer) const;
 
@@ -45,9 +45,9 @@ class DraftCopy {
   Selection selection(int layer, Slot) const;
 
   int num_layers() const { return int(window_.size()); }
-  bool selects(int layer) const { return window_[size_t(layer)] == 0; }
-  bool chooses(int layer) const { return selects(layer) && lists_of_[size_t(layer)] == layer; }
-  KvStore* store(Slot slot) const { return slots_[size_t(slot)].store.get(); }
+  bool selects(int layer) const { return window_[layer] == 0; }
+  bool chooses(int layer) const { return selects(layer) && lists_of_[layer] == layer; }
+  KvStore* store(Slot slot) const { return slots_[slot].store.get(); }
   size_t bytes() const;
 
  private:

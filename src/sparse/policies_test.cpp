@@ -79,10 +79,10 @@ class Rig {
         const Selection selection = policy->select(layer, {.q = view(q, 1, kHeads, kDim), .scale = kScale, .kv = own(run)}, info);
         EXPECT_TRUE(selection.grain == Grain::All || layer != 1);
         if (selection.grain == Grain::Token && seen) seen(layer, q.data());
-        for (int head = 0; head < kHeads; ++head) run.draft_lse[layer][size_t(row * kHeads + head)] = float(4 + 2 * row + head);
-        policy->learn(layer, info, {.lse = View<const float, 2>(&run.draft_lse[layer][size_t(row * kHeads)], 1, kHeads)});
+        for (int head = 0; head < kHeads; ++head) run.draft_lse[layer][row * kHeads + head] = float(4 + 2 * row + head);
+        policy->learn(layer, info, {.lse = View<const float, 2>(&run.draft_lse[layer][row * kHeads], 1, kHeads)});
       }
-      run.drafted[size_t(row)] = 1;
+      run.drafted[row] = 1;
     }
   }
   void verify_pass(const std::vector<Live*>& runs, int rows) {
@@ -122,7 +122,7 @@ class Rig {
   double logit(const Live& run, int layer, const float* q, int head, int64_t e) const {
     const auto k = entry(own(run), layer, head / kGroup, e);
     double sum = 0;
-    for (int d = 0; d < kDim; ++d) sum += double(q[head * kDim + d]) * double(k[size_t(d)]);
+    for (int d = 0; d < kDim; ++d) sum += double(q[head * kDim + d]) * double(k[d]);
     return sum * kScale;
   }
 
@@ -164,7 +164,7 @@ class Rig {
           for (int head = 0; head < kHeads; ++head) {
             double sum = 0;
             for (int64_t e = 0; e <= run.info.first_position + row; ++e)
-              sum += std::exp(logit(run, layer, &run.q[layer][size_t(row * kHeads * kDim)], head, e));
+              sum += std::exp(logit(run, layer, &run.q[layer][row * kHeads * kDim], head, e));
             run.true_lse[layer].push_back(float(std::log(sum)));
           }
         const ScoreRequest request = policy->scores(layer, run.info);
@@ -207,8 +207,8 @@ Scores scores_of(const Rig& rig, const Live& run, int layer, int set, const std:
     for (const int row : rows) {
       double mean = 0;
       for (int head = first; head < end; ++head) {
-        const double s = rig.logit(run, layer, &run.q[layer][size_t(row * kHeads * kDim)], head, e);
-        mean += (logits ? s : std::min(1.0, std::exp(s - double(lse[size_t(row * kHeads + head)])))) / (end - first);
+        const double s = rig.logit(run, layer, &run.q[layer][row * kHeads * kDim], head, e);
+        mean += (logits ? s : std::min(1.0, std::exp(s - double(lse[row * kHeads + head])))) / (end - first);
       }
       score = maximum ? std::max(score, mean) : score + mean;
     }
@@ -224,7 +224,7 @@ std::vector<float> noted_lse(const Live& run, int layer, bool after_pass) {
   if (!any && after_pass) return run.true_lse[layer];
   std::vector<float> out;
   for (int row = 0, nearest = 0; row < run.info.num_rows; ++row) {
-    if (run.drafted[size_t(row)]) nearest = row;
+    if (run.drafted[row]) nearest = row;
     const auto from = any ? run.draft_lse[layer].begin() + nearest * kHeads : run.lse_before[layer].end() - kHeads;
     out.insert(out.end(), from, from + kHeads);
   }
@@ -241,7 +241,7 @@ Scores pooled(const Scores& scores) {
   Scores out(scores.size(), 0);
   for (int64_t j = 0; j < int64_t(scores.size()); ++j)
     for (int64_t i = std::max<int64_t>(0, j - 2); i <= std::min<int64_t>(j + 2, int64_t(scores.size()) - 1); ++i)
-      out[size_t(j)] += scores[size_t(i)] / 5;
+      out[j] += scores[i] / 5;
   return out;
 }
 Scores greatest_of_blocks(const Scores& scores, int block) {
@@ -261,7 +261,7 @@ void expect_best(const Rig& rig, const Live& run, int layer, int set, const Scor
     ASSERT_TRUE(list(set, i) >= 0 && list(set, i) < valid) << what;
     ASSERT_TRUE(i == 0 || list(set, i) > list(set, i - 1)) << what;
     ASSERT_TRUE(i % block == 0 || list(set, i) == list(set, i - 1) + 1) << what;
-    taken[size_t(list(set, i) / block)] = 1;
+    taken[list(set, i) / block] = 1;
   }
   double worst = 1e300, best = -1e300;
   for (size_t b = 0; b < scores.size(); ++b)
@@ -429,7 +429,7 @@ void expect_drafts(const char* device, const Config& config) {
               lse = std::log(lse);
             }
             for (int64_t p = 0; p < pages; ++p) {
-              double& score = scores[size_t(p)];
+              double& score = scores[p];
               if (!quest) {
                 score += std::exp(rig.logit(*run, layer, q, head, p) - lse);
                 continue;

@@ -52,7 +52,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   copy_.open(sequence, how_.keeps ? sequence.max_len - sequence.prompt_len + how_.prompt_rows : 0);
   reserve_scores(sequence.slot, sequence.max_len);
   if (how_.pool > 1 || how_.block > score_block_) reduced_.reserve(sequence.max_len);
-  SlotState& state = slots_[size_t(sequence.slot)];
+  SlotState& state = slots_[sequence.slot];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
   state.noted.assign(size_t(max_rows_), 0);
   const size_t row_bytes = size_t(geometry_.layers) * size_t(max_rows_) * size_t(heads_) * sizeof(float);
@@ -65,9 +65,9 @@ void ScoredPolicy::open(const Sequence& sequence) {
 
 void ScoredPolicy::close(Slot slot) {
   copy_.close(slot);
-  slots_[size_t(slot)].noted_at = -1;
-  slots_[size_t(slot)].waiting = false;
-  slots_[size_t(slot)].has_last = false;
+  slots_[slot].noted_at = -1;
+  slots_[slot].waiting = false;
+  slots_[slot].has_last = false;
 }
 
 ScoreRequest ScoredPolicy::scores(int layer, const PassInfo& info) {
@@ -109,13 +109,13 @@ void ScoredPolicy::learn(int layer, const PassInfo& info, const Observation& see
 }
 
 void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
-  SlotState& state = slots_[size_t(sequence.slot)];
+  SlotState& state = slots_[sequence.slot];
   state.noted_at = -1;
   if (!state.waiting) return copy_.close_up(sequence.slot, commit.first, commit.rows);
   state.waiting = false;
   std::fill_n(used_.begin(), commit.num_rows, uint8_t(0));
   for (int i = how_.rows == Rows::Last ? commit.accepted : 0; i <= commit.accepted; ++i)
-    used_[size_t(commit.rows.empty() ? i : commit.rows[size_t(i)])] = 1;
+    used_[size_t(commit.rows.empty() ? i : commit.rows[i])] = 1;
   const View<const uint8_t, 1> used(used_.data(), commit.num_rows);
   for (int layer = 0; layer < geometry_.layers; ++layer) {
     if (!copy_.selects(layer)) continue;
@@ -137,13 +137,12 @@ View<float, 2> ScoredPolicy::rows_of(const Buffer& buffer, int layer, int rows) 
 // Of a pass whose rows are scored as it runs. Of a prompt, rows `last` and `accepted` are its last row and all of them.
 View<const uint8_t, 1> ScoredPolicy::used_rows(int num_rows) {
   const bool all = how_.rows == Rows::All || how_.rows == Rows::Accepted;
-  for (int row = 0; row < num_rows; ++row)
-    used_[size_t(row)] = all || row == num_rows - 1 || (how_.rows == Rows::FirstLast && row == 0);
+  for (int row = 0; row < num_rows; ++row) used_[row] = all || row == num_rows - 1 || (how_.rows == Rows::FirstLast && row == 0);
   return View<const uint8_t, 1>(used_.data(), num_rows);
 }
 
 void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
-  SlotState& state = slots_[size_t(slot)];
+  SlotState& state = slots_[slot];
   backend_.copy_rows({.from = seen.lse.slice(seen.lse.extent[0] - 1, 1),
       .to = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1)});
   state.has_last = true;
@@ -151,7 +150,7 @@ void ScoredPolicy::note_last(int layer, Slot slot, const Observation& seen) {
 
 void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation& seen) {
   if (!how_.drafts_lse || !copy_.chooses(layer)) return;
-  SlotState& state = slots_[size_t(info.sequence->slot)];
+  SlotState& state = slots_[info.sequence->slot];
   if (state.noted_at != info.sequence->committed_len) {
     state.noted_at = info.sequence->committed_len;
     std::fill(state.noted.begin(), state.noted.end(), uint8_t(0));
@@ -163,19 +162,19 @@ void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation
 }
 
 void ScoredPolicy::forget_drafts(const Sequence& sequence, int first_row) {
-  auto& noted = slots_[size_t(sequence.slot)].noted;
+  auto& noted = slots_[sequence.slot].noted;
   std::fill(noted.begin() + std::min<ptrdiff_t>(first_row, std::ssize(noted)), noted.end(), uint8_t(0));
 }
 
 // The log-sum-exps of the draft steps of these rows; empty if none ran in this round.
 View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info) {
-  SlotState& state = slots_[size_t(info.sequence->slot)];
+  SlotState& state = slots_[info.sequence->slot];
   if (!how_.drafts_lse || info.prompt || state.noted_at != info.first_position) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
   int nearest = int(std::find(state.noted.begin(), state.noted.end(), uint8_t(1)) - state.noted.begin());
   if (nearest >= info.num_rows) return {};
   for (int row = 0; row < info.num_rows; ++row) {
-    if (state.noted[size_t(row)]) nearest = row;
+    if (state.noted[row]) nearest = row;
     else backend_.copy_rows({.from = lse.slice(nearest, 1), .to = lse.slice(row, 1)});
   }
   return lse;
@@ -185,7 +184,7 @@ View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info
 // It scales a head's weights alike for all entries, and a second look at K would cost as much again as half of the pass. Empty
 // before the first pass.
 View<const float, 2> ScoredPolicy::lse_of_last(int layer, const PassInfo& info) {
-  SlotState& state = slots_[size_t(info.sequence->slot)];
+  SlotState& state = slots_[info.sequence->slot];
   if (!how_.drafts_lse || info.prompt || !state.has_last) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
   backend_.copy_rows({.from = state.last_lse.view<float>(geometry_.layers, heads_).slice(layer, 1), .to = lse});
@@ -193,7 +192,7 @@ View<const float, 2> ScoredPolicy::lse_of_last(int layer, const PassInfo& info) 
 }
 
 void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observation& seen) {
-  SlotState& state = slots_[size_t(info.sequence->slot)];
+  SlotState& state = slots_[info.sequence->slot];
   state.waiting = true;
   state.scale = seen.scale;
   state.kv = seen.kv;
@@ -206,7 +205,7 @@ void ScoredPolicy::keep_for_later(int layer, const PassInfo& info, const Observa
 
 void ScoredPolicy::reserve_scores(Slot slot, int64_t max_len) {
   const int64_t wanted = (max_len / score_block_ + 16) / 16 * 16;  // whole lines of 64 bytes
-  SlotState& state = slots_[size_t(slot)];
+  SlotState& state = slots_[slot];
   if (wanted <= state.num_scores) return;
   if (scores_.data()) (void)backend_.synchronize();  // choices that still wait for theirs; a failure shows at the next step
   state.num_scores = wanted, layer_scores_ = 0;
@@ -216,7 +215,7 @@ void ScoredPolicy::reserve_scores(Slot slot, int64_t max_len) {
 }
 
 View<float, 2> ScoredPolicy::scores_of(int layer, Slot slot) const {
-  const SlotState& state = slots_[size_t(slot)];
+  const SlotState& state = slots_[slot];
   float* first = static_cast<float*>(scores_.data()) + (score_layers_ > 1 ? layer * layer_scores_ : 0) + state.first_score;
   return View<float, 2>(first, sets_, state.num_scores);
 }

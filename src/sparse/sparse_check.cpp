@@ -145,7 +145,7 @@ std::vector<std::vector<int32_t>> SparseCheck::kept() const {
 // Makes chosen_[layer], and the copy of what it names.
 void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own, int64_t len) {
   const BlockBudget& b = *options_.attention;
-  Chosen& set = chosen_[size_t(layer)];
+  Chosen& set = chosen_[layer];
   set.all = true;
   if (all_read_ || len <= b.dense_len) return;
   if (options_.record) {
@@ -167,10 +167,10 @@ void SparseCheck::choose_set(int layer, View<const float, 3> q, const KvRef& own
 }
 
 SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, const KvRef& own, int64_t committed, int round_row) {
-  if (!options_.attention || setup_.window[size_t(layer)] > 0) return {};
+  if (!options_.attention || setup_.window[layer] > 0) return {};
   HUNCH_CHECK(round_row == 0 || options_.drafts);
   if (round_row == 0) choose_set(layer, q, own, committed);
-  const Chosen& set = chosen_[size_t(layer)];
+  const Chosen& set = chosen_[layer];
   if (set.all) return {};
   Reading out{.selection = {.grain = Selection::Grain::Token, .prefix = set.width, .tail_first = set.tail_first}};
   if (in_place_) out.selection.index = lists(set.lists, set.width);
@@ -186,12 +186,12 @@ SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, cons
 void SparseCheck::thin_channels(int layer, View<float, 2> gate) {
   const int64_t rows = gate.extent[0], width = gate.extent[1];
   if (CheckRecord* record = options_.record) {
-    auto& bins = record->channels[size_t(layer)];
+    auto& bins = record->channels[layer];
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < width; ++i) ++bins[bin_of(std::fabs(silu(gate(r, i))))];
     return;
   }
-  const float threshold = options_.thresholds[size_t(layer)];
+  const float threshold = options_.thresholds[layer];
   if (threshold <= 0) return;
   setup_.backend->thin_channels(
       {.gate = gate, .threshold = threshold, .by_row = options_.drafts, .below = &skipped()(0), .skipped = &skipped()(1)});
@@ -200,7 +200,7 @@ void SparseCheck::thin_channels(int layer, View<float, 2> gate) {
 
 void SparseCheck::thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> shares) {
   if (CheckRecord* record = options_.record) {
-    auto& seen = record->ratios[size_t(layer)];
+    auto& seen = record->ratios[layer];
     for (int64_t r = 0; r < ids.extent[0]; ++r) {
       const auto ratios = tail_ratios(shares[r]);
       seen.resize(ratios.size());
@@ -213,7 +213,7 @@ void SparseCheck::thin_experts(int layer, View<int32_t, 2> ids, View<float, 2> s
       .most = rule.most,
       .mass = rule.mass,
       .renorm = rule.renorm,
-      .betas = betas_.empty() ? nullptr : static_cast<const float*>(betas_[size_t(layer)].data()),
+      .betas = betas_.empty() ? nullptr : static_cast<const float*>(betas_[layer].data()),
       .ids = ids,
       .shares = shares,
       .skipped = &skipped()(2)});
@@ -230,16 +230,16 @@ bool SparseCheck::end_pass(int rows) {
   if (CheckRecord* record = options_.record; record && !record->sets.empty()) {
     std::vector<std::vector<int32_t>> flat(size_t(record->layers));  // head after head, told apart by a stride
     for (int layer = 0; layer < record->layers; ++layer)
-      for (size_t head = 0; head < record->sets[size_t(layer)].size(); ++head)
-        for (const int32_t block : record->sets[size_t(layer)][head])
-          flat[size_t(layer)].push_back(int32_t(head) * int32_t(most_blocks_) + block);
+      for (size_t head = 0; head < record->sets[layer].size(); ++head)
+        for (const int32_t block : record->sets[layer][head])
+          flat[layer].push_back(int32_t(head) * int32_t(most_blocks_) + block);
     if (!flat.back().empty() || !flat.front().empty()) {
       ++record->steps;
       for (int a = 0; a < record->layers; ++a)
         for (int b = 0; b < record->layers; ++b) {
-          const int64_t both = shared(flat[size_t(a)], flat[size_t(b)]);
-          const int64_t either = int64_t(flat[size_t(a)].size() + flat[size_t(b)].size()) - both;
-          record->jaccard[size_t(a * record->layers + b)] += either > 0 ? double(both) / double(either) : 0;
+          const int64_t both = shared(flat[a], flat[b]);
+          const int64_t either = int64_t(flat[a].size() + flat[b].size()) - both;
+          record->jaccard[a * record->layers + b] += either > 0 ? double(both) / double(either) : 0;
         }
     }
     for (auto& layer : record->sets) layer.clear();
@@ -269,14 +269,14 @@ void SparseCheck::watch_blocks(int layer, View<const float, 3> q, int64_t len) {
     sets.push_back(kept_);
   }
   record.sets.resize(size_t(record.layers));
-  record.sets[size_t(layer)] = sets[0];
+  record.sets[layer] = sets[0];
   for (int a = 0; a < rows; ++a)
     for (int b = a + 1; b < rows && b - a < int(record.overlap.size()); ++b)
-      for (size_t head = 0; head < sets[size_t(a)].size(); ++head) {
-        const auto& set = sets[size_t(a)][head];
+      for (size_t head = 0; head < sets[a].size(); ++head) {
+        const auto& set = sets[a][head];
         if (set.empty()) continue;
-        record.overlap[size_t(b - a)] += double(shared(set, sets[size_t(b)][head])) / double(set.size());
-        record.overlap_pairs[size_t(b - a)] += 1;
+        record.overlap[b - a] += double(shared(set, sets[b][head])) / double(set.size());
+        record.overlap_pairs[b - a] += 1;
       }
 }
 

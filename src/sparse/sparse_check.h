@@ -118,7 +118,7 @@ class SparseCheck {
   void choose_set(int layer, View<const float, 3> q, const KvRef& own, int64_t len);
   void list_entries();
   void watch_blocks(int layer, View<const float, 3> q, int64_t len);
-  bool chooses(int layer) const { return options_.anchors.empty() || options_.anchors[size_t(layer)]; }
+  bool chooses(int layer) const { return options_.anchors.empty() || options_.anchors[layer]; }
   View<int32_t, 2> lists(int layer, int64_t width) const;  // [kv_head][width]
 
   Setup setup_;

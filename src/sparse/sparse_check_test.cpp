@@ -83,7 +83,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
         .first_entry = first,
     });
     std::vector<int32_t> last(kRows);
-    for (int r = 0; r < kRows; ++r) last[size_t(r)] = int32_t(first) + r;
+    for (int r = 0; r < kRows; ++r) last[r] = int32_t(first) + r;
     AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = view(last, kRows)};
     run.head_first = reading.head_first;
     backend.attention({
@@ -96,7 +96,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
     for (int r = 0; r < kRows; ++r)
       for (int head = 0; head < kHeads; ++head) {
         std::vector<int64_t> read;
-        for (const int32_t b : before[size_t(head / 2)])
+        for (const int32_t b : before[head / 2])
           for (int64_t e = b * kBlock; e < (b + 1) * kBlock; ++e) read.push_back(e);
         for (int64_t e = len / kBlock * kBlock; e < len; ++e) read.push_back(e);
         if (r == 0 && head % 2 == 0) entries_read += int64_t(read.size());
@@ -107,10 +107,10 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
           double logit = 0;
           for (int d = 0; d < kDim; ++d) logit += 0.25 * double(queries(r, head, d)) * double(keys(e, head / 2, d));
           total += std::exp(logit);
-          for (int d = 0; d < kDim; ++d) sums[size_t(d)] += std::exp(logit) * double(values(e, head / 2, d));
+          for (int d = 0; d < kDim; ++d) sums[d] += std::exp(logit) * double(values(e, head / 2, d));
         }
         for (int d = 0; d < kDim; ++d)
-          ASSERT_NEAR(out[size_t((r * kHeads + head) * kDim + d)], sums[size_t(d)] / total, 2e-4)
+          ASSERT_NEAR(out[(r * kHeads + head) * kDim + d], sums[d] / total, 2e-4)
               << device << " layer " << layer << " row " << r << " head " << head;
       }
   }
@@ -163,7 +163,7 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
     EXPECT_EQ(step.selection.prefix, root.selection.prefix);
     std::vector<float> a(kDim), b(kDim), v(kDim);
     for (int head = 0; head < kKvHeads; ++head) {  // the copy is the root's still
-      const auto& blocks = kept[size_t(head)];     // all of them full
+      const auto& blocks = kept[head];             // all of them full
       int64_t at = step.selection.prefix - int64_t(blocks.size()) * kBlock;
       for (const int32_t block : blocks)
         for (int i = 0; i < kBlock; ++i, ++at) {

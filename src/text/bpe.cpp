@@ -44,7 +44,7 @@ Status Bpe::place(int32_t id, size_t offset, Kind kind) {
     return Error{fmt::format("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, length)};
   if (arena_.size() > UINT32_MAX) return Error{"the tokens together are longer than 4 GiB"};
   if (size_t(id) >= tokens_.size()) tokens_.resize(size_t(id) + 1);
-  tokens_[size_t(id)] = {uint32_t(offset), uint16_t(length), kind};
+  tokens_[id] = {uint32_t(offset), uint16_t(length), kind};
   longest_ = std::max(longest_, length);
   return {};
 }
@@ -176,7 +176,7 @@ Status Bpe::finish(bool whole_words) {
     const char byte = char(b);
     const auto id = find({&byte, 1});
     if (!id) return Error{fmt::format("not a byte-level vocabulary: no token for byte 0x{:02X}", b)};
-    byte_ids_[size_t(b)] = *id;
+    byte_ids_[b] = *id;
   }
   return {};
 }
@@ -232,12 +232,12 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   };
   const int32_t n = int32_t(word.size());
   std::vector<Symbol> symbols(word.size());
-  for (int32_t i = 0; i < n; ++i) symbols[size_t(i)] = {byte_ids_[uint8_t(word[size_t(i)])], i - 1, i + 1 < n ? i + 1 : -1};
+  for (int32_t i = 0; i < n; ++i) symbols[i] = {byte_ids_[uint8_t(word[i])], i - 1, i + 1 < n ? i + 1 : -1};
 
   std::vector<uint64_t> heap;  // rank in the high half, position in the low
   const auto merge_at = [&](int32_t at) -> const Merge* {
-    const Symbol& left = symbols[size_t(at)];
-    return left.id < 0 || left.next < 0 ? nullptr : find_merge(left.id, symbols[size_t(left.next)].id);
+    const Symbol& left = symbols[at];
+    return left.id < 0 || left.next < 0 ? nullptr : find_merge(left.id, symbols[left.next].id);
   };
   const auto entry = [](const Merge& merge, int32_t at) { return uint64_t(merge.rank) << 32 | uint32_t(at); };
   for (int32_t i = 0; i + 1 < n; ++i)
@@ -257,16 +257,16 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
     const int32_t at = int32_t(uint32_t(best));
     const Merge* merge = merge_at(at);
     if (!merge || merge->rank != best >> 32) continue;
-    Symbol& left = symbols[size_t(at)];
-    Symbol& right = symbols[size_t(left.next)];
+    Symbol& left = symbols[at];
+    Symbol& right = symbols[left.next];
     left.id = merge->id;
     right.id = -1;
     left.next = right.next;
-    if (left.next >= 0) symbols[size_t(left.next)].previous = at;
+    if (left.next >= 0) symbols[left.next].previous = at;
     offer(at);
     if (left.previous >= 0) offer(left.previous);
   }
-  for (int32_t at = 0; at >= 0; at = symbols[size_t(at)].next) out.push_back(symbols[size_t(at)].id);
+  for (int32_t at = 0; at >= 0; at = symbols[at].next) out.push_back(symbols[at].id);
 }
 
 }

@@ -36,11 +36,11 @@ class Bpe {
   void encode_word(std::string_view bytes, std::vector<int32_t>& out) const;
   std::string_view bytes(int32_t id) const {
     if (id < 0 || size_t(id) >= tokens_.size()) return {};
-    return std::string_view(arena_).substr(tokens_[size_t(id)].offset, tokens_[size_t(id)].length);
+    return std::string_view(arena_).substr(tokens_[id].offset, tokens_[id].length);
   }
   std::optional<int32_t> find(std::string_view bytes) const;  // by bytes
   std::optional<int32_t> find_spelling(std::string_view spelling) const;
-  bool has(int32_t id) const { return id >= 0 && size_t(id) < tokens_.size() && tokens_[size_t(id)].kind != Kind::Hole; }
+  bool has(int32_t id) const { return id >= 0 && size_t(id) < tokens_.size() && tokens_[id].kind != Kind::Hole; }
   size_t size() const { return tokens_.size(); }
   size_t longest() const { return longest_; }
 

@@ -23,8 +23,8 @@ constexpr Alphabet make_alphabet() {
   for (int16_t& b : a.byte_of) b = -1;
   int others = 0;
   for (int b = 0; b < 256; ++b) {
-    a.code_of[size_t(b)] = uint16_t(stands_for_itself(b) ? b : 0x100 + others++);
-    a.byte_of[a.code_of[size_t(b)]] = int16_t(b);
+    a.code_of[b] = uint16_t(stands_for_itself(b) ? b : 0x100 + others++);
+    a.byte_of[a.code_of[b]] = int16_t(b);
   }
   return a;
 }

@@ -215,7 +215,7 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std:
   // An empty token is one that no output has.
   for (int32_t id = 0; id < std::min<int64_t>(vocab, tokenizer.vocab_size()); ++id)
     if (!tokenizer.is_special(id) && std::find(end_ids_.begin(), end_ids_.end(), id) == end_ids_.end())
-      tokens[size_t(id)] = std::string(tokenizer.token_bytes(id));
+      tokens[id] = std::string(tokenizer.token_bytes(id));
   vocabulary_ = std::make_shared<const Vocabulary>(tokens, end_ids_);
 }
 
@@ -310,7 +310,7 @@ struct GrammarState::Matcher {
     const auto check = [&](int32_t id) {
       uint32_t& word = mask[size_t(id) / 32];
       const uint32_t bit = 1u << (id % 32);
-      if (word & bit && JsonGuard::next(state, tokens[size_t(id)]) == JsonGuard::kRefused) word &= ~bit;
+      if (word & bit && JsonGuard::next(state, tokens[id]) == JsonGuard::kRefused) word &= ~bit;
     };
     if (state <= JsonGuard::kInside) {
       for (const int32_t id : *compiled.suspicious) check(id);
@@ -366,7 +366,7 @@ bool GrammarState::accept(int32_t token) {
   if (end) return ++ends_, ++taken_, true;
   JsonGuard::State guard = JsonGuard::kOutside;
   if (matcher_->guarded()) {
-    guard = JsonGuard::next(matcher_->guards.back(), matcher_->tokens[size_t(token)]);
+    guard = JsonGuard::next(matcher_->guards.back(), matcher_->tokens[token]);
     if (guard == JsonGuard::kRefused) return false;
   }
   try {

@@ -25,7 +25,7 @@ class StopTexts {
 
   // The stop text that was found, an index into those given; -1: none so far.
   int found() const { return found_; }
-  const std::string& text(int index) const { return stops_[size_t(index)].text; }
+  const std::string& text(int index) const { return stops_[index].text; }
   size_t held_back() const { return held_.size(); }  // bytes
 
  private:

@@ -37,8 +37,8 @@ Outcome search(const std::vector<std::string>& stops, const std::string& text) {
   for (size_t end = 1; end <= text.size(); ++end) {
     int found = -1;
     for (size_t i = 0; i < stops.size(); ++i)
-      if (text.substr(0, end).ends_with(stops[i]) && (found < 0 || stops[i].size() > stops[size_t(found)].size())) found = int(i);
-    if (found >= 0) return {text.substr(0, end - stops[size_t(found)].size()), found};
+      if (text.substr(0, end).ends_with(stops[i]) && (found < 0 || stops[i].size() > stops[found].size())) found = int(i);
+    if (found >= 0) return {text.substr(0, end - stops[found].size()), found};
   }
   return {text, -1};
 }

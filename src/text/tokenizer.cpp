@@ -137,7 +137,7 @@ std::optional<int32_t> Tokenizer::token_id(std::string_view text) const {
   return bpe_.find(text);
 }
 
-bool Tokenizer::is_special(int32_t id) const { return id >= 0 && size_t(id) < special_.size() && special_[size_t(id)]; }
+bool Tokenizer::is_special(int32_t id) const { return id >= 0 && size_t(id) < special_.size() && special_[id]; }
 
 Result<Tokenizer> TokenizerParts::assemble() && {
   HUNCH_TRY(PreTokenizer pre, PreTokenizer::make(family));
@@ -157,7 +157,7 @@ Result<Tokenizer> TokenizerParts::assemble() && {
     HUNCH_OK(bpe.add_text(token.id, token.content));
     if (token.special) {
       out.special_.resize(std::max(out.special_.size(), size_t(token.id) + 1));
-      out.special_[size_t(token.id)] = true;
+      out.special_[token.id] = true;
     }
     if (added_normalized[i] && nfc) {
       std::string normal;

@@ -63,7 +63,7 @@ void append_nfc_run(std::string_view run, std::vector<utf8proc_int32_t>& codes, 
   const auto composed = utf8proc_normalize_utf32(
       codes.data(), utf8proc_ssize_t(codes.size()), utf8proc_option_t(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
   HUNCH_CHECK(composed >= 0);
-  for (utf8proc_ssize_t i = 0; i < composed; ++i) append_utf8(uint32_t(codes[size_t(i)]), out);
+  for (utf8proc_ssize_t i = 0; i < composed; ++i) append_utf8(uint32_t(codes[i]), out);
 }
 
 }

@@ -31,6 +31,14 @@ def test_ctrl_c_while_speculating(hunch):
   assert child.returncode == 130 and b"draft acceptance rate" in err, (child.returncode, err)
 
 
+def test_ctrl_c_ends_a_measurement_between_passes(hunch):
+  child = hunch.start("bench", "-m", hunch.model, "-p", "0", "-n", "30000", "-r", "1")  # minutes
+  time.sleep(0.5)
+  child.send_signal(signal.SIGINT)
+  child.communicate(timeout=20)
+  assert child.returncode == 130, child.returncode
+
+
 def test_the_second_ctrl_c_ends_at_once(hunch):
   child = started(hunch)
   for _ in range(50):  # until it is gone: the first stops cleanly, any later one kills

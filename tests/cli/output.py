@@ -174,10 +174,12 @@ def test_completion_knows_the_commands_and_their_flags(hunch):
   for name in names:
     flags = hunch(name, "--flag-names")
     assert flags.code == 0 and "--help" in flags.out.split(), flags
-  complete = ('eval "$(%s completion bash)"; hunch() { %s "$@"; }; COMP_WORDS=(hunch run --specu); COMP_CWORD=2; _hunch; '
-      'echo "${COMPREPLY[@]}"' % (hunch.binary, hunch.binary))
-  done = subprocess.run(["bash", "-c", complete], capture_output=True, text=True)
-  assert "--speculative-config" in done.stdout, done
+  for words, expected in (("run --specu", "--speculative-config"), ("bench b", "batch"), ("bench batch --prompt", "--prompts"),
+      ("quantize in.gguf --ty", "--type"), ("eval verify --sc", "--scored"), ("run -m --specu", "--speculative-config")):
+    complete = ('eval "$(%s completion bash)"; hunch() { %s "$@"; }; COMP_WORDS=(hunch %s); COMP_CWORD=%d; _hunch; '
+        'echo "${COMPREPLY[@]}"' % (hunch.binary, hunch.binary, words, len(words.split())))
+    done = subprocess.run(["bash", "-c", complete], capture_output=True, text=True)
+    assert expected in done.stdout.split(), done
   assert hunch("completion", "tcsh").code == 2
 
 
@@ -187,7 +189,8 @@ def test_the_manual_names_every_command_and_flag(hunch):
   plain = page.out.replace("\\-", "-")
   for name in hunch("--command-names").out.split():
     assert f"\n.B {name}\n" in plain, name
-  assert "--speculative-config" in plain and ".SH HUNCH RUN" in plain, plain[:400]
+  for part in ("--speculative-config", ".SH HUNCH RUN", ".SH HUNCH BENCH BATCH", ".SH HUNCH EVAL VERIFY", "--rows-per-check"):
+    assert part in plain, part
   assert all(line.startswith((".TH", ".SH", ".TP", ".B ", ".nf", ".fi")) for line in page.out.splitlines() if line.startswith(".")), page
 
 

@@ -41,7 +41,7 @@ TEST(DraftModel, AModelThatDraftsForItselfIsAlwaysRight) {
       auto engine = load(with_draft_model(model, tiny_path(model), device));
       for (const double temperature : {0.0, 0.8})
         for (const char* rule : {"match", "ratio"}) {
-          const int gamma = std::array{1, 3, 6, 9}[size_t(turn++ % 4)];
+          const int gamma = std::array{1, 3, 6, 9}[turn++ % 4];
           const auto what = fmt::format("{} {} T {} {} gamma {}", device, model, temperature, rule, gamma);
           const auto request = drafting(random_prompt(90 + turn, 256, uint64_t(turn)), 60, gamma, temperature, rule);
           const auto run = generate(*engine, request);
@@ -143,7 +143,7 @@ TEST(DraftModel, IsRightUnderAnotherPaddingOrNumbering) {
 
 TEST(DraftModel, NeverGuessesWhatItCannotSay) {
   auto fewer = same_ids();
-  for (int id = 0; id < 260; ++id) fewer[size_t(id)] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
+  for (int id = 0; id < 260; ++id) fewer[id] = id < 256 ? (id + 100) % 256 : id == 257 ? 256 : -1;
   const auto path = renumbered("qwen3-tied", "fewer", fewer, 264);
   auto engine = load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
   const std::string text = "to the tree, to the top, to the town";  // " t" is a token of the target's alone
@@ -160,7 +160,7 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
     }
   };
   decode_to(*run, run->sequence().prompt_len + 50);
-  for (int64_t i = run->sequence().prompt_len; i < run->sequence().len(); ++i) said += run->sequence().tokens[size_t(i)] == 256;
+  for (int64_t i = run->sequence().prompt_len; i < run->sequence().len(); ++i) said += run->sequence().tokens[i] == 256;
   EXPECT_GT(guessed, 0);
   EXPECT_GT(said, 0);
   EXPECT_GT(run->stats().accepted, 0);

@@ -170,7 +170,7 @@ TEST_P(LearnedDrafter, ExpandsTheNodesOfARequestsOwnTreeAndNoOthers) {
     const int parents[] = {-1, -1, -1, 0, 0, 1, 3};
     const DraftTree& tree = who.tree();
     ASSERT_LE(tree.size, 7);
-    for (int node = 0; node < tree.size; ++node) ASSERT_EQ(tree.parents[size_t(node)], parents[node]);
+    for (int node = 0; node < tree.size; ++node) ASSERT_EQ(tree.parents[node], parents[node]);
     whole += tree.size >= 6;
   };
   decode_to_the_end(*run);

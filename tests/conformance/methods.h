@@ -38,7 +38,7 @@ inline void set_method(Request& request, const Method& method, int gamma) {
 inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
   auto prompt = random_prompt(len, 256, 11);
   const auto noise = random_prompt(len, 256, 100 + seed);
-  for (int at = shared; at < len; ++at) prompt[size_t(at)] = at % 30 < 10 ? noise[size_t(at)] : prompt[size_t(at % 30)];
+  for (int at = shared; at < len; ++at) prompt[at] = at % 30 < 10 ? noise[at] : prompt[at % 30];
   return prompt;
 }
 

@@ -43,10 +43,10 @@ class RandomTrees final : public Proposer {
       // Favours late nodes now and then, so that there are deep trees and bushy ones.
       const int made = int(nodes_.size());
       int parent = dice_.below(2) == 0 && made > 0 ? made - 1 : dice_.below(made + 1) - 1;
-      while (parent >= 0 && nodes_[size_t(parent)].depth >= task.limits.longest()) parent = nodes_[size_t(parent)].parent;
-      const int depth = parent < 0 ? 1 : nodes_[size_t(parent)].depth + 1;
+      while (parent >= 0 && nodes_[parent].depth >= task.limits.longest()) parent = nodes_[parent].parent;
+      const int depth = parent < 0 ? 1 : nodes_[parent].depth + 1;
       const size_t place = sequence.tokens.size() + size_t(depth) - 1;
-      const bool may = knows && place < known_.size() && (parent < 0 || nodes_[size_t(parent)].right);
+      const bool may = knows && place < known_.size() && (parent < 0 || nodes_[parent].right);
       const int32_t token = may && dice_.below(2) ? known_[place] : dice_.below(256);
       nodes_.push_back({parent, depth, token, may && token == known_[place]});
     }
@@ -54,22 +54,20 @@ class RandomTrees final : public Proposer {
     order_.resize(nodes_.size());
     std::iota(order_.begin(), order_.end(), 0);
     const int how = dice_.below(3);
-    if (how == 1)
-      std::stable_sort(
-          order_.begin(), order_.end(), [&](int a, int b) { return nodes_[size_t(a)].depth < nodes_[size_t(b)].depth; });
+    if (how == 1) std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return nodes_[a].depth < nodes_[b].depth; });
     if (how == 2) order_.clear(), depth_first(-1);
     place_.resize(nodes_.size());
     for (size_t i = 0; i < order_.size(); ++i) place_[size_t(order_[i])] = int(i);
     for (size_t i = 0; i < order_.size(); ++i) {
       const Node& node = nodes_[size_t(order_[i])];
       tree.tokens(int64_t(i)) = node.token;
-      tree.parents[i] = node.parent < 0 ? -1 : place_[size_t(node.parent)];
+      tree.parents[i] = node.parent < 0 ? -1 : place_[node.parent];
     }
     tree.size = size;
   }
   void depth_first(int parent) {
     for (int node = parent + 1; node < int(nodes_.size()); ++node)
-      if (nodes_[size_t(node)].parent == parent) order_.push_back(node), depth_first(node);
+      if (nodes_[node].parent == parent) order_.push_back(node), depth_first(node);
   }
 
   Dice dice_{5};

@@ -72,7 +72,7 @@ inline std::string renumbered(
 
 inline std::vector<int> same_ids() {
   std::vector<int> ids(260);
-  for (int id = 0; id < 260; ++id) ids[size_t(id)] = id;
+  for (int id = 0; id < 260; ++id) ids[id] = id;
   return ids;
 }
 

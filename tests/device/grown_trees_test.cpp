@@ -130,19 +130,19 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     const auto idle = [&](int slot) { return round / 2 % kSeats == slot; };
     for (int slot = 0; slot < kSeats; ++slot)
       if (!idle(slot))
-        tasks.push_back({.sequence = &sequences[size_t(slot)],
+        tasks.push_back({.sequence = &sequences[slot],
             .limits = {.max_tokens = 10 + 13 * ((round + slot) % 3),
                 .max_depth = 1 + (2 * slot + round) % 7,
                 .may_branch = true,
                 .tree_top_k = 2 + 3 * ((slot + round) % 4)},
-            .tree = &trees[size_t(slot)]->tree});
+            .tree = &trees[slot]->tree});
     follower.propose(tasks);
     for (int slot = 0; slot < kSeats; ++slot) {
-      Sequence& s = sequences[size_t(slot)];
-      const DraftTree& tree = trees[size_t(slot)]->tree;
+      Sequence& s = sequences[slot];
+      const DraftTree& tree = trees[slot]->tree;
       auto text = fmt::format("round {} slot {}, {} passes:", round, slot, tree.passes);
       for (int node = 0; !idle(slot) && node < tree.size; ++node)
-        text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[size_t(node)]);
+        text += fmt::format(" {}<{}", tree.tokens(node), tree.parents[node]);
       out.push_back(text);
       // The next rows, as if a path had been kept.
       const int64_t first = s.committed_len, kept = idle(slot) ? kWaits[slot][round % 2] : (round + slot) % 3;

@@ -43,11 +43,11 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
       const auto next = generate(*engine, request);
       ASSERT_EQ(next.top.size(), 1u);
       double sum = 0;
-      for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][size_t(j)].logprob));
+      for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][j].logprob));
       for (int j = 0; j < kChoices; ++j) {
         Path one = path;
-        one.push_back(next.top[0][size_t(j)].id);
-        longer[one] = chance * std::exp(double(next.top[0][size_t(j)].logprob)) / sum;
+        one.push_back(next.top[0][j].id);
+        longer[one] = chance * std::exp(double(next.top[0][j].logprob)) / sum;
       }
     }
     joint = longer;

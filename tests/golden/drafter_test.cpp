@@ -86,7 +86,7 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
       ASSERT_TRUE(run->prefill(nullptr).ok());
       while (run->sequence().committed_len <= committed) ASSERT_TRUE(run->round().ok());
       for (int64_t i = 0; i < run->sequence().len() && i < int64_t(drafter.text.size()); ++i)
-        ASSERT_EQ(run->sequence().tokens[size_t(i)], drafter.text[size_t(i)]) << "the target's own token " << i;
+        ASSERT_EQ(run->sequence().tokens[i], drafter.text[i]) << "the target's own token " << i;
       EXPECT_EQ(drafted, wanted) << "behind " << committed << " tokens, prompt of " << prompt_len;
     }
   }
@@ -122,7 +122,7 @@ std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vecto
   std::set<std::string> out;
   for (const int node : which) {
     std::string path;
-    for (int at = node; at >= 0; at = parents[size_t(at)]) path = fmt::format("{} {}", tokens[size_t(at)], path);
+    for (int at = node; at >= 0; at = parents[at]) path = fmt::format("{} {}", tokens[at], path);
     out.insert(path);
   }
   return out;
@@ -146,7 +146,7 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
     std::vector<int32_t> tokens;
     std::vector<int> parents, all;
     for (int node = 0; node < who.tree().size; ++node) {
-      tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[size_t(node)]);
+      tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[node]);
       all.push_back(node);
     }
     drafted = paths(tokens, parents, all);

@@ -53,7 +53,7 @@ Drafts drafts_of(Engine& engine, const Request& asked, int rounds) {
   const auto run = make_step(engine, asked);
   run->hot_loop().after_drafts = [&](Running& who) {
     auto& nodes = out[who.sequence.committed_len];
-    for (int i = 0; i < who.tree().size; ++i) nodes.emplace_back(who.tree().tokens(i), who.tree().parents[size_t(i)]);
+    for (int i = 0; i < who.tree().size; ++i) nodes.emplace_back(who.tree().tokens(i), who.tree().parents[i]);
   };
   HUNCH_CHECK(run->prefill(nullptr).ok());
   for (int i = 0; i < rounds; ++i) HUNCH_CHECK(run->round().ok());

@@ -85,7 +85,7 @@ class Fp8Model : public FolderTest {
       std::vector<uint8_t> codes;
       for (int64_t i = 0; i < out * in; ++i) {
         codes.push_back(f32_to_f8(float(dice.below(896) - 448)));
-        values[size_t(i)] = scales[size_t(i / in / rows * across + i % in / columns)] * f8_to_f32(codes.back());
+        values[i] = scales[i / in / rows * across + i % in / columns] * f8_to_f32(codes.back());
       }
       add(plain, name, shape, values);
       if (name.find("_proj") == name.npos) {

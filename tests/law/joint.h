@@ -27,11 +27,11 @@ inline Rows random_rows(uint64_t seed) {
   Rows rows;
   for (int position = 0; position < kPositions; ++position)
     for (int before = 0; before < kVocab; ++before) {
-      auto& row = rows.p[size_t(position)][size_t(before)];
+      auto& row = rows.p[position][before];
       double total = 0;
       for (int token = 0; token < kVocab; ++token) {
         const double u = uniform({.seed = seed}, NoiseStream::Target, uint32_t(position), uint32_t(before * kVocab + token));
-        total += row[size_t(token)] = std::pow(-std::log(u), 1.3);  // heavier than exponential, as a Dirichlet below 1
+        total += row[token] = std::pow(-std::log(u), 1.3);  // heavier than exponential, as a Dirichlet below 1
       }
       for (double& x : row) x = 0.01 + 0.95 * x / total;
     }
@@ -50,7 +50,7 @@ inline Rows far_from(const Rows& target, uint64_t seed) {
 inline toy::Table table_of(const Rows& rows) {
   return [rows](int64_t position, int32_t token, float* logits) {
     for (int i = 0; i < kVocab; ++i)
-      logits[i] = position == 0 ? (i == 0 ? 0.f : -100.f) : float(std::log(rows.p[size_t(position)][size_t(token)][size_t(i)]));
+      logits[i] = position == 0 ? (i == 0 ? 0.f : -100.f) : float(std::log(rows.p[position][token][i]));
   };
 }
 
@@ -66,7 +66,7 @@ inline toy::Tables learning_tables() {
   toy::Tables made = far_tables();
   made.on_verify = [seen](int64_t position, int32_t token) {
     if (position == 0) seen->fill(-1);
-    (*seen)[size_t(position)] = token;
+    (*seen)[position] = token;
   };
   made.drafter = [seen, plain = made.drafter](int64_t position, int32_t token, float* logits) {
     plain(position, token, logits);
@@ -98,14 +98,14 @@ inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const 
   for (double& x : p) x = x < s.min_p * best ? 0 : x;
   std::array<int, kVocab> order;
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[size_t(a)] > p[size_t(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
   if (s.top_k > 0)
-    for (int i = s.top_k; i < kVocab; ++i) p[size_t(order[size_t(i)])] = 0;
+    for (int i = s.top_k; i < kVocab; ++i) p[size_t(order[i])] = 0;
   const double all = std::accumulate(p.begin(), p.end(), 0.0);
   double mass = 0;
   for (const int i : order) {
-    if (mass >= s.top_p * all) p[size_t(i)] = 0;
-    mass += p[size_t(i)];
+    if (mass >= s.top_p * all) p[i] = 0;
+    mass += p[i];
   }
   const double total = std::accumulate(p.begin(), p.end(), 0.0);
   for (double& x : p) x /= total;
@@ -116,10 +116,10 @@ inline std::array<double, kCells> exact_joint(const Rows& target, const Sampling
   std::array<double, kCells> joint{};
   const auto a = processed(target.p[1][0], s);
   for (int x = 0; x < kVocab; ++x) {
-    const auto b = processed(target.p[2][size_t(x)], s);
+    const auto b = processed(target.p[2][x], s);
     for (int y = 0; y < kVocab; ++y) {
-      const auto c = processed(target.p[3][size_t(y)], s);
-      for (int z = 0; z < kVocab; ++z) joint[size_t((x * kVocab + y) * kVocab + z)] = a[size_t(x)] * b[size_t(y)] * c[size_t(z)];
+      const auto c = processed(target.p[3][y], s);
+      for (int z = 0; z < kVocab; ++z) joint[(x * kVocab + y) * kVocab + z] = a[x] * b[y] * c[z];
     }
   }
   return joint;

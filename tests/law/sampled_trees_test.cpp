@@ -69,7 +69,7 @@ class Drawn final : public Proposer {
   void grow(const DraftTask& task, int row) {
     DraftTree& tree = *task.tree;
     const Sequence& sequence = *task.sequence;
-    const int depth = depths_[size_t(row)], room = std::min(task.limits.max_tokens, int(tree.q.extent[0]));
+    const int depth = depths_[row], room = std::min(task.limits.max_tokens, int(tree.q.extent[0]));
     if (depth == int(how_.widths.size()) || depth == task.limits.longest() || tree.size >= room) return;
     const int32_t token = row == 0 ? sequence.pending() : tree.tokens(row - 1);
     const int32_t position = int32_t(sequence.len()) + depth;
@@ -87,9 +87,9 @@ class Drawn final : public Proposer {
     });
     // An inner node that is sure of itself has one child: a function of q.
     const bool sure = Confidence::class_of_law(View<const float, 2>(tree.q)[row]) > 3;
-    const int width = depth > 0 && sure ? 1 : how_.widths[size_t(depth)];
+    const int width = depth > 0 && sure ? 1 : how_.widths[depth];
     for (int i = 0; i < width && children[i] >= 0 && tree.size < room; ++i) {
-      tree.tokens(tree.size) = children[i], tree.parents[size_t(tree.size)] = row - 1;
+      tree.tokens(tree.size) = children[i], tree.parents[tree.size] = row - 1;
       depths_.push_back(depth + 1);
       ++tree.size;
       if (how_.depth_first) grow(task, tree.size);
@@ -145,8 +145,7 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
       std::vector<int32_t> first_level;
       step.value()->hot_loop().after_drafts = [&](Running& who) {
         drafted = who.tree();
-        for (int node = 0; node < drafted.size && drafted.parents[size_t(node)] < 0; ++node)
-          first_level.push_back(drafted.tokens(node));
+        for (int node = 0; node < drafted.size && drafted.parents[node] < 0; ++node) first_level.push_back(drafted.tokens(node));
       };
       ASSERT_TRUE(step.value()->round().ok());
       ASSERT_TRUE(first_level.size() < 2 || first_level[0] != first_level[1]);

@@ -129,7 +129,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
           const NsaShape& nsa = parts.model->shape().nsa;
           const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
           std::vector<int32_t> own(static_cast<size_t>(pages));
-          for (int64_t i = 0; i < pages; ++i) own[size_t(i)] = int32_t(step->sequence().slot * pages + i);
+          for (int64_t i = 0; i < pages; ++i) own[i] = int32_t(step->sequence().slot * pages + i);
           parts.compressed->poison(
               View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);
         };

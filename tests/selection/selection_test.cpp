@@ -71,7 +71,7 @@ class Replay {
       const int gamma = recording.json["gamma"];
       draft_lse_ = recording.array(layer["draft_lse"]);
       for (int row = gamma; row < rows_; ++row)
-        for (int head = 0; head < heads_; ++head) draft_lse_.push_back(draft_lse_[size_t((gamma - 1) * heads_ + head)]);
+        for (int head = 0; head < heads_; ++head) draft_lse_.push_back(draft_lse_[(gamma - 1) * heads_ + head]);
     }
     attend({}, true_lse_);
   }
@@ -82,8 +82,7 @@ class Replay {
     const int64_t count = wanted["k"];
     std::vector<uint8_t> used(static_cast<size_t>(rows_));
     for (int row = 0; row < rows_; ++row)
-      used[size_t(row)] =
-          wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
+      used[row] = wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
     std::vector<float> scores(size_t(sets * prefix_));
     ScoreArgs args{
         .metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
@@ -241,7 +240,7 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
         .count = 20,
         .index = view(index, 1, 20),
     });
-    for (int32_t i = 0; i < 20; ++i) EXPECT_EQ(index[size_t(i)], i) << device;
+    for (int32_t i = 0; i < 20; ++i) EXPECT_EQ(index[i], i) << device;
   }
 }
 

@@ -60,9 +60,9 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
     request.sampling.temperature = i % 3 == 0 ? 0.0 : 0.9;
     request.sampling.seed = uint64_t(i);
     ban_blanks(*engine, request);
-    request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[size_t(i)]};
+    request.structured = {.kind = StructuredOutput::Kind::JsonSchema, .text = schemas[i]};
     const auto plain = generate(*engine, request);
-    const auto what = fmt::format("schema {}: {}", i, schemas[size_t(i)]);
+    const auto what = fmt::format("schema {}: {}", i, schemas[i]);
     expect_kept(request.structured, plain);
     EXPECT_EQ(plain.drafted, 0) << what;
     for (const Method& method : kMethods) {

@@ -177,7 +177,7 @@ class Blind final : public Proposer {
       const int64_t at = task.sequence->len() - task.sequence->prompt_len;
       for (int i = 0; i < task.limits.longest(); ++i) {
         tree.tokens(i) = dice_.below(4) ? "[12, none]"[(at + i) % 10] : dice_.below(256);
-        tree.parents[size_t(i)] = i - 1, ++tree.size;
+        tree.parents[i] = i - 1, ++tree.size;
       }
     }
   }

@@ -248,7 +248,7 @@ TEST(CpuKvStore, MovesEntriesBitByBit) {
       for (int head = 0; head < 2; ++head)
         for (int64_t e = 60; e < 75; ++e) {
           const auto moved = std::find(to.begin(), to.end(), e);
-          const int64_t source = moved == to.end() ? e : from[size_t(moved - to.begin())];
+          const int64_t source = moved == to.end() ? e : from[moved - to.begin()];
           ASSERT_TRUE(same_bits(kv.entry(layer, head, e), before.entry(layer, head, source)))
               << isa << " " << shape.name() << " entry " << e;
         }

@@ -13,7 +13,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
   KvCase to(backend, twice, 0, 4);
   to.store = backend.make_kv_store({bounds_dtype(shape.dtype), shape.layers, shape.kv_heads, 2 * shape.head_dim}, 12);
   to.table.resize(12);
-  for (int i = 0; i < 12; ++i) to.table[size_t(i)] = 11 - i;
+  for (int i = 0; i < 12; ++i) to.table[i] = 11 - i;
   to.store->poison(to.pages(), 0, 12 * kPageLen);
   const int64_t middle = pages / 3;  // in two steps, as sequences grow
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, middle}, {middle, pages}})
@@ -92,7 +92,7 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
     for (int head = 0; head < 2; ++head)
       for (int part = 0; part < 2; ++part)
         for (int d = 0; d < 32; ++d) {
-          const float x = q[size_t(head * 32 + d)];
+          const float x = q[head * 32 + d];
           wide.push_back(part == 0 ? std::max(x, 0.0f) : std::min(x, 0.0f));
         }
     const uint8_t used = 1;
@@ -104,8 +104,7 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
     cpu->score_keys({.scale = 1, .q = view(q, 1, 2, 32), .kv = from.ref(), .scores = args});
     for (int head = 0; head < 2; ++head)
       for (int page = 0; page < 20; ++page)
-        for (int e = 0; e < 16; ++e)
-          ASSERT_GE(bounds[size_t(head * 20 + page)] + 1e-3f, products[size_t(head * 320 + page * 16 + e)]) << isa;
+        for (int e = 0; e < 16; ++e) ASSERT_GE(bounds[head * 20 + page] + 1e-3f, products[head * 320 + page * 16 + e]) << isa;
   }
 }
 

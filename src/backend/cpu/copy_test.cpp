@@ -31,11 +31,11 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
       backend->copy_rows({view(one, 1, n), columns(out, width, 2 * n, n)});
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
-          ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
-          ASSERT_EQ(out[size_t(r * width + n + i)], b[size_t(r * (n + 2) + 1 + i)]);
-          ASSERT_EQ(out[size_t(r * width + 2 * n + i)], one[size_t(i)]);
+          ASSERT_EQ(out[r * width + i], a[r * n + i]);
+          ASSERT_EQ(out[r * width + n + i], b[r * (n + 2) + 1 + i]);
+          ASSERT_EQ(out[r * width + 2 * n + i], one[i]);
         }
-        ASSERT_EQ(out[size_t(r * width + 3 * n)], -5);  // what lies between the rows stays
+        ASSERT_EQ(out[r * width + 3 * n], -5);  // what lies between the rows stays
       }
     }
 }
@@ -66,7 +66,7 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<float> expected(12, -5.0f);  // what the map does not name stays
         for (int64_t i = 0; i < n; ++i)
-          if (ids[size_t(i)] >= 0) expected[size_t(ids[size_t(i)])] = from[size_t(r * (n + 1) + i)];
+          if (ids[i] >= 0) expected[size_t(ids[i])] = from[r * (n + 1) + i];
         ASSERT_EQ(std::vector<float>(out.begin() + r * 12, out.begin() + (r + 1) * 12), expected) << n << " columns, row " << r;
       }
     }

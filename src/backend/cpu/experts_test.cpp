@@ -58,7 +58,7 @@ struct Experts {
     clamp = {0.5f, 1.702f};
     for (int64_t e = 0; e < kExperts; ++e) {
       const float* own = biases.data() + e * (2 * kWidth + kHidden);
-      Expert& expert = experts[size_t(e)];
+      Expert& expert = experts[e];
       expert.gate_bias = own, expert.up_bias = own + kWidth, expert.down_bias = own + 2 * kWidth;
     }
   }
@@ -76,7 +76,7 @@ struct Route {
       std::set<int32_t> chosen;
       if (r % 8) chosen.insert(0);
       for (int64_t i = 0; int64_t(chosen.size()) < kPerRow; ++i) {
-        const int32_t id = int32_t(std::abs(draws[size_t(r * kExperts + i % kExperts)]) * 1000 + float(i)) % kExperts;
+        const int32_t id = int32_t(std::abs(draws[r * kExperts + i % kExperts]) * 1000 + float(i)) % kExperts;
         if (id != 5) chosen.insert(id);
       }
       std::copy(chosen.begin(), chosen.end(), ids.begin() + r * kPerRow);

@@ -11,11 +11,11 @@ std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt1
   for (int64_t left = count; left > 0;) {
     const int64_t start = int64_t(random() % uint32_t(n));
     for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)
-      if (!chosen[size_t(e)]) chosen[size_t(e)] = 1, --left;
+      if (!chosen[e]) chosen[e] = 1, --left;
   }
   std::vector<int32_t> list;
   for (int64_t e = 0; e < n; ++e)
-    if (chosen[size_t(e)]) list.push_back(int32_t(e));
+    if (chosen[e]) list.push_back(int32_t(e));
   return list;
 }
 
@@ -39,7 +39,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
         KvCase to(*cpu, shape, 0, 4);
         to.store = cpu->make_kv_store(geometry_of(shape), 20);
         to.table.resize(18);
-        for (int i = 0; i < 18; ++i) to.table[size_t(i)] = 19 - i;
+        for (int i = 0; i < 18; ++i) to.table[i] = 19 - i;
         to.store->poison(to.pages(), 0, 18 * kPageLen);
         std::vector<int32_t> lists;
         for (int set = 0; set < (shared ? 1 : 2); ++set) {
@@ -53,7 +53,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
         cpu->gather_kv(args);
         for (int head = 0; head < 2; ++head)
           for (int64_t i = 0; i < count + tail; ++i) {
-            const int64_t source = i < count ? lists[size_t((shared ? 0 : head) * count + i)] : 900 + i - count;
+            const int64_t source = i < count ? lists[(shared ? 0 : head) * count + i] : 900 + i - count;
             ASSERT_TRUE(same_bits(from.entry(1, head, source), to.entry(1, head, i)))
                 << isa << " " << shape.name() << " count " << count << " tail " << tail << " entry " << i;
           }
@@ -102,11 +102,11 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
     KvCase to(*cpu, shape, 500, 6);
     to.store->poison(to.pages(), 0, 500);
     std::vector<int32_t> list(190);
-    for (int i = 0; i < 190; ++i) list[size_t(i)] = 2 * i + i / 7;
+    for (int i = 0; i < 190; ++i) list[i] = 2 * i + i / 7;
     cpu->gather_kv({0, from.ref(), to.ref(), view(list, 1, 190), 490, 500});
     std::vector<float> k(24), v(24);
     for (int64_t i = 0; i < 200; ++i) {
-      from.store->read(0, 0, from.pages(), i < 190 ? list[size_t(i)] : 300 + i, k.data(), v.data());
+      from.store->read(0, 0, from.pages(), i < 190 ? list[i] : 300 + i, k.data(), v.data());
       cpu->store_kv({0, view(k, 1, 1, 24), view(v, 1, 1, 24), all.ref(), i});
     }
     const AttendRequest request = chunk(shape, 199, 1);
@@ -129,11 +129,11 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
         std::vector<int64_t> source(100);
         std::iota(source.begin(), source.end(), 0);
         for (int64_t i = 0; i < count; ++i)
-          for (const int64_t first : {57, 64, 69}) source[size_t(first + i)] = first + from[size_t(i)];
+          for (const int64_t first : {57, 64, 69}) source[first + i] = first + from[i];
         for (int layer = 0; layer < 2; ++layer)
           for (int head = 0; head < 2; ++head)
             for (int64_t e = 0; e < 100; ++e)
-              ASSERT_TRUE(same_bits(before.entry(layer, head, source[size_t(e)]), after.entry(layer, head, e)))
+              ASSERT_TRUE(same_bits(before.entry(layer, head, source[e]), after.entry(layer, head, e)))
                   << name << " " << shape.name() << " entry " << e;
       }
 }

@@ -111,7 +111,7 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);
   for (int64_t row = 0; row < kRows; ++row) {
     const std::vector<float> alone(logits.begin() + row * kVocab, logits.begin() + (row + 1) * kVocab);
-    EXPECT_EQ(log_probs(*one, alone, kVocab, {ids[size_t(row)]}, 0).values[0], all.values[size_t(row)]);
+    EXPECT_EQ(log_probs(*one, alone, kVocab, {ids[row]}, 0).values[0], all.values[row]);
     const int32_t best = all.top_ids[size_t(row) * 20];
     EXPECT_EQ(log_probs(*one, alone, kVocab, {best}, 3).values[0], all.top_values[size_t(row) * 20]);
     EXPECT_EQ(log_probs(*one, alone, kVocab, {}, 1).top_ids[0], best);

@@ -81,7 +81,7 @@ class Rules : public testing::TestWithParam<std::string> {
   double log_odds(const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output,
       const Ids& drafts, int32_t a, int32_t b) {
     const Sampled sampled = row_after(logits, {1, 0, 1, 0}, rules, prompt, output, drafts);
-    return std::log(double(sampled.probs[size_t(a)])) - std::log(double(sampled.probs[size_t(b)]));
+    return std::log(double(sampled.probs[a])) - std::log(double(sampled.probs[b]));
   }
 
   std::unique_ptr<Backend> backend_ = make_backend(GetParam());
@@ -207,7 +207,7 @@ std::vector<float> processed(const float* raw, int64_t vocab, const LogitRules& 
   Ids history = prompt;
   history.insert(history.end(), output.begin(), output.end());
   for (int32_t id = 0; id < vocab; ++id) {
-    float& out = x[size_t(id)];
+    float& out = x[id];
     const auto among = [id](const Ids& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
     bool ban = !rules.allowed.empty() && !among(rules.allowed);
     for (const Ids& word : rules.bad_words) {
@@ -271,8 +271,7 @@ Case random_case(std::mt19937& random) {
 
 Ids path_of(const Case& c, int row) {
   Ids path;
-  for (; row > 0; row = c.parents.empty() ? row - 1 : c.parents[size_t(row)])
-    path.insert(path.begin(), c.drafts[size_t(row - 1)]);
+  for (; row > 0; row = c.parents.empty() ? row - 1 : c.parents[row]) path.insert(path.begin(), c.drafts[row - 1]);
   return path;
 }
 
@@ -300,9 +299,9 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
     for (int row = 0; row < rows; ++row) {
       const float* raw = logits.data() + row * c.vocab;
       const std::vector<float> one_row(raw, raw + c.vocab);
-      const Sampled of_all{{all.tokens[size_t(row)]},
-          std::vector<float>(all.probs.begin() + row * c.vocab, all.probs.begin() + (row + 1) * c.vocab)};
-      const Ids position = {positions[size_t(row)]};
+      const Sampled of_all{
+          {all.tokens[row]}, std::vector<float>(all.probs.begin() + row * c.vocab, all.probs.begin() + (row + 1) * c.vocab)};
+      const Ids position = {positions[row]};
       // Alone, as the drafter asks for it.
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {state.get(), c.drafts, c.parents, row}, position), of_all);
       // Committed.

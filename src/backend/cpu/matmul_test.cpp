@@ -61,9 +61,8 @@ void expect_near_reference(Backend& cpu, const Matrix& matrix, int64_t rows) {
       for (int64_t i = 0; i < n; ++i) {
         double size = 4;  // rounding is relative to the terms of the sum
         const float* w = static_cast<const ReferenceWeight&>(*exact).row(i);
-        for (int64_t j = 0; j < k; ++j) size += std::abs(double(w[j]) * double(x[size_t(r * k + j)]));
-        ASSERT_NEAR(got[size_t(r * n + i)], want[size_t(r * n + i)], 2e-6 * size)
-            << "row " << r << " of " << rows << ", " << n << " x " << k;
+        for (int64_t j = 0; j < k; ++j) size += std::abs(double(w[j]) * double(x[r * k + j]));
+        ASSERT_NEAR(got[r * n + i], want[r * n + i], 2e-6 * size) << "row " << r << " of " << rows << ", " << n << " x " << k;
       }
     }
   }
@@ -126,11 +125,11 @@ TEST_P(EveryEncoding, ErrsByTheRoundingOfActivationsOnly) {
     double bound = 0;
     for (int64_t j = 0; j < kIn; ++j) {
       double greatest = 0;
-      for (int64_t m = j / 32 * 32; m < j / 32 * 32 + 32; ++m) greatest = std::max(greatest, double(std::abs(x[size_t(m)])));
+      for (int64_t m = j / 32 * 32; m < j / 32 * 32 + 32; ++m) greatest = std::max(greatest, double(std::abs(x[m])));
       const double w = std::abs(double(static_cast<const ReferenceWeight&>(*exact).row(i)[j]));
       bound += w * (dtype_info(dtype).block > 1 ? greatest / 254 : 0) + w * greatest * 1e-6;
     }
-    EXPECT_NEAR(got[size_t(i)], want[size_t(i)], bound);
+    EXPECT_NEAR(got[i], want[i], bound);
   }
 }
 

@@ -25,8 +25,8 @@ TEST(NsaScores, AreThePapersDoubleSum) {
       double sum = 0;
       for (int64_t m = 0; m < c; ++m)
         for (int64_t u = 0; u < r; ++u)
-          if (const int64_t i = r * j + m + u - (c - 1); i >= 0 && i < rows) sum += double(p[size_t(i)]);
-      EXPECT_NEAR(double(scores[size_t(j)]), sum, 1e-4) << len << " " << stride << " " << block << " block " << j;
+          if (const int64_t i = r * j + m + u - (c - 1); i >= 0 && i < rows) sum += double(p[i]);
+      EXPECT_NEAR(double(scores[j]), sum, 1e-4) << len << " " << stride << " " << block << " block " << j;
     }
   }
 }
@@ -63,9 +63,8 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
       std::vector<int32_t> expected(scores.size());
       std::iota(expected.begin(), expected.end(), 0);
       const auto forced = [&](int32_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
-      std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
-        return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[size_t(a)] > scores[size_t(b)];
-      });
+      std::stable_sort(expected.begin(), expected.end(),
+          [&](int32_t a, int32_t b) { return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[a] > scores[b]; });
       expected.resize(std::min(expected.size(), size_t(count)));
       std::sort(expected.begin(), expected.end());
       expected.resize(size_t(count), -1);

@@ -31,7 +31,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
     int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   std::vector<int32_t> positions(rows);
-  for (int64_t r = 0; r < rows; ++r) positions[size_t(r)] = first_position + int32_t(r);
+  for (int64_t r = 0; r < rows; ++r) positions[r] = first_position + int32_t(r);
   Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
       std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
   SampleArgs args;
@@ -143,7 +143,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
       for (const int64_t many : {int64_t(1), vocab - 5, vocab}) {
         std::vector<float> logits(vocab);
         for (float& x : logits) x = float(random() % 4);
-        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
           const Sampled got = sample(*cpu_, logits, vocab, params, 0, false, 12),
                         want = sample(reference_, logits, vocab, params, 0, false, 12);
@@ -162,7 +162,7 @@ TEST_P(CpuSample, GivesRanksTheSameBitsInAnyCompany) {
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
       const Sampled alone = sample(*one, row, kVocab, params, int32_t(r), true, kBest);
-      for (int64_t i = 0; i < kBest; ++i) ASSERT_EQ(alone.ranked[size_t(i)], all.ranked[size_t(r * kBest + i)]);
+      for (int64_t i = 0; i < kBest; ++i) ASSERT_EQ(alone.ranked[i], all.ranked[r * kBest + i]);
       ASSERT_EQ(std::memcmp(alone.shares.data(), all.shares.data() + r * kBest, kBest * 4), 0);
     }
   }
@@ -212,7 +212,7 @@ TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
     for (const float odd : {kInf, -kInf, kNan}) {
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
         auto logits = gaussian(vocab, 1);
-        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
           const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
           ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
@@ -232,7 +232,7 @@ TEST_P(CpuSample, GivesARowTheSameTokenInAnyCompany) {
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
       const Sampled alone = sample(*one, row, kVocab, params, int32_t(r));
-      ASSERT_EQ(alone.tokens[0], all.tokens[size_t(r)]);
+      ASSERT_EQ(alone.tokens[0], all.tokens[r]);
       ASSERT_EQ(std::memcmp(alone.probs.data(), all.probs.data() + r * kVocab, kVocab * 4), 0);
       ASSERT_EQ(sample(*one, row, kVocab, params, int32_t(r), false).tokens, alone.tokens);
     }

@@ -18,7 +18,7 @@ TEST(Threads, RunsEveryItemOnceAndSeesAllResults) {
       std::vector<int> hits(size_t(n), 0);  // unsynchronised on purpose: run() orders the writes
       threads.run(n, [&](int64_t item, int worker) {
         EXPECT_TRUE(worker >= 0 && worker < count);
-        hits[size_t(item)] += 1 + round;
+        hits[item] += 1 + round;
       });
       for (int hit : hits) ASSERT_EQ(hit, 1 + round);
     }

@@ -95,7 +95,7 @@ TEST(CpuTopK, WorksOnAMillionScores) {
 TEST(CpuTopK, GivesTheFirstIndicesWhenAllScoresAreEqual) {
   for (const std::string& isa : available_isas()) {
     const auto index = select(*make_cpu(isa), std::vector<float>(500, 0.25f), 1, 123, 0, 0, 0);
-    for (int i = 0; i < 123; ++i) ASSERT_EQ(index[size_t(i)], i) << isa;
+    for (int i = 0; i < 123; ++i) ASSERT_EQ(index[i], i) << isa;
   }
 }
 

@@ -51,7 +51,7 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
         ASSERT_FALSE(items.empty());
         std::sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first_split < b->first_split; });
         const int last_row = std::min(int(run.rows.size()), ((tile + 1) * kTileRows - 1) / padded_group + 1) - 1;
-        ASSERT_GT(items.back()->block_end * kPageLen, run.last[size_t(last_row)]);
+        ASSERT_GT(items.back()->block_end * kPageLen, run.last[last_row]);
         const AttentionUnitDevice& unit = plan.units[size_t(plan.run_units[r] + head * tiles + tile)];
         ASSERT_EQ(unit.rows, std::min(kTileRows, packed - tile * kTileRows));
         int split = items[0]->first_split, super = unit.first_super - 1, slot = 0;
@@ -61,10 +61,10 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
           for (int i = 0; i < (item->fold ? 1 : item->num_splits); ++i) {
             const bool starts_super = i == 0 && item->fold;
             if (starts_super) ++super, slot = 0;
-            const AttentionSuperDevice& of = plan.supers[size_t(super)];
+            const AttentionSuperDevice& of = plan.supers[super];
             ASSERT_LT(slot, of.num_slots);
             const int64_t partial = item->partial[tile % plan.tiles_per_group] + i * partial_floats(unit.rows, 64);
-            ASSERT_EQ(plan.slot_list[size_t(of.first_slot + slot++)], partial + starts_super);
+            ASSERT_EQ(plan.slot_list[of.first_slot + slot++], partial + starts_super);
           }
           split += item->num_splits;
         }
@@ -80,7 +80,7 @@ TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
   std::vector<PlannedRun> most, some;
   for (int i = 0; i < 6; ++i) most.push_back(chain(8, 3000 + 700 * i, 12, 0));
   most[2].parents.resize(12), most[2].tree_entry = most[2].last[0];
-  for (int i = 0; i < 12; ++i) most[2].parents[size_t(i)] = i - 1;
+  for (int i = 0; i < 12; ++i) most[2].parents[i] = i - 1;
   plan_attention(plan, most, 4, 64, true, 132);
   const auto* items = plan.items.data();
   const auto* slots = plan.slots.data();
@@ -111,7 +111,7 @@ TEST(AttentionPlan, GivesFewSplitsABlockEach) {
     const int splits = 8 * int((len + kSplitEntries - 1) / kSplitEntries);
     ASSERT_LE(splits, 132);
     ASSERT_EQ(plan.worker_items[132], splits);
-    for (int w = 0; w < 132; ++w) ASSERT_LE(plan.worker_items[size_t(w + 1)] - plan.worker_items[size_t(w)], 1) << w;
+    for (int w = 0; w < 132; ++w) ASSERT_LE(plan.worker_items[w + 1] - plan.worker_items[w], 1) << w;
   }
 }
 
@@ -129,7 +129,7 @@ TEST(AttentionPlan, CutsSuperSplitsOnlyWhereMostWorkersWouldWait) {
     ASSERT_EQ(plan.items.size(), whole + halves);
     for (size_t i = 0; i < plan.items.size(); ++i) ASSERT_EQ(plan.items[i].num_splits, i < whole ? kSuperSplits : 4);
     EXPECT_EQ(plan.slot_list.size(), whole + halves / 2 * 5);  // halves that begin no super-split leave four
-    for (int worker = 0; worker <= 264; ++worker) ASSERT_EQ(plan.worker_items[size_t(worker)], worker);
+    for (int worker = 0; worker <= 264; ++worker) ASSERT_EQ(plan.worker_items[worker], worker);
   }
 }
 
@@ -176,8 +176,8 @@ TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
   for (size_t row = 0; row < 6; ++row) {
     const LeafDevice& leaf = plan.leaves[size_t(plan.leaf_of_row[0][row])];
     int32_t x = int32_t(row);
-    for (int depth = run.last[row] - 100; depth >= 0; --depth, x = run.parents[size_t(x)])
-      EXPECT_EQ(plan.paths[size_t(leaf.path + depth)], x) << "row " << row;
+    for (int depth = run.last[row] - 100; depth >= 0; --depth, x = run.parents[x])
+      EXPECT_EQ(plan.paths[leaf.path + depth], x) << "row " << row;
     EXPECT_EQ(leaf.end_block, 2);
   }
 }
@@ -195,7 +195,7 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
     for (int row = 0; row < rows; ++row) {
       const int parent = row == 0 ? -1 : int(random() % uint32_t(row));
       run.parents.push_back(parent), run.rows.push_back(row);
-      run.last.push_back(parent < 0 ? int32_t(run.tree_entry) : run.last[size_t(parent)] + 1);
+      run.last.push_back(parent < 0 ? int32_t(run.tree_entry) : run.last[parent] + 1);
     }
     AttentionPlan plan;
     plan_attention(plan, std::vector<PlannedRun>{run}, 4, 64, paired, 132);
@@ -207,11 +207,11 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
       const int begin_block = item.first_split * kSplitBlocks;
       bool has_tile = std::max(item.block_begin, begin_block) < item.block_end;
       for (int leaf = item.leaf_begin; leaf < item.leaf_end; ++leaf)
-        has_tile = has_tile || plan.leaves[size_t(leaf)].end_block > std::max(begin_block, item.leaf_block);
+        has_tile = has_tile || plan.leaves[leaf].end_block > std::max(begin_block, item.leaf_block);
       ASSERT_TRUE(has_tile) << "split " << item.first_split;
       const int begin = item.mgroup * plan.tiles_per_group * kTileRows / 4, end = begin + (item.rows[0] + item.rows[1]) / 4;
       for (int row = begin; row < end; ++row) {
-        const int leaf = plan.leaf_of_row[0][size_t(row)];
+        const int leaf = plan.leaf_of_row[0][row];
         if (item.part && (leaf < item.leaf_begin || leaf >= item.leaf_end)) continue;
         for (int split = 0; split < item.num_splits; ++split) stored[{item.kv_head, row}].push_back(item.first_split + split);
       }
@@ -221,15 +221,14 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
     if (!paired && plan.items.size() <= 132) {
       ASSERT_EQ(plan.worker_items.size(), 133u);
       ASSERT_EQ(plan.worker_items.back(), int(plan.items.size()));
-      for (int w = 0; w < 132; ++w)
-        ASSERT_EQ(plan.worker_items[size_t(w + 1)] - plan.worker_items[size_t(w)], w < int(plan.items.size())) << w;
+      for (int w = 0; w < 132; ++w) ASSERT_EQ(plan.worker_items[w + 1] - plan.worker_items[w], w < int(plan.items.size())) << w;
     }
     ASSERT_EQ(stored.size(), size_t(run.kv_heads * rows));
     for (auto& [row, splits] : stored) {
       std::sort(splits.begin(), splits.end());
       for (size_t s = 1; s < splits.size(); ++s) ASSERT_EQ(splits[s], splits[s - 1] + 1);
       ASSERT_EQ(splits[0], run.first / kSplitEntries);
-      EXPECT_GT((splits.back() + 1) * kSplitEntries, run.last[size_t(row.second)]);
+      EXPECT_GT((splits.back() + 1) * kSplitEntries, run.last[row.second]);
     }
   }
 }

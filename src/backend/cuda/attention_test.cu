@@ -171,8 +171,7 @@ TEST(CudaAttention, GivesARowTheSameBitsAtTheEdgeOfItsReferencesSlack) {
   for (const int64_t rows : {2, 40, 100}) {  // in columns of the instruction, in its rows, in two tiles
     Request all = chunk(shape, len - rows, rows);
     std::fill(all.q.begin(), all.q.end(), 0.0f);
-    for (int64_t r = 0; r < rows; ++r)
-      all.last[size_t(r)] = int32_t(len - 1), all.q[size_t(r) * 128] = r == 0 ? query : 2 * query;
+    for (int64_t r = 0; r < rows; ++r) all.last[r] = int32_t(len - 1), all.q[size_t(r) * 128] = r == 0 ? query : 2 * query;
     const Attended together = device.run(kv, all), alone = device.run(kv, rows_of(all, 0, 1, shape));
     EXPECT_TRUE(same_bits(together.out.data(), alone.out.data(), 128)) << rows;
   }
@@ -296,7 +295,7 @@ TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
           if (len != 203 || window > 0 || rows > 7) continue;
           request.index_sets = 1, request.tail_first = len - rows;
           for (int32_t e = 0; e < int32_t(len - rows); e += 3) request.index.push_back(e);
-          for (int64_t r = 0; r < rows; ++r) request.last[size_t(r)] = int32_t(int64_t(request.index.size()) + r);
+          for (int64_t r = 0; r < rows; ++r) request.last[r] = int32_t(int64_t(request.index.size()) + r);
           expect_reference(device, kv, request, "sinks over a selection");
         }
     KvPair kv(*device.commands, shape, 80);

@@ -13,7 +13,6 @@
 // that guesses of many lengths need few grids: blocks without a row return.
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <span>
 #include <type_traits>

@@ -49,7 +49,7 @@ TEST_F(CommandList, RunInOrderAndSoonAsOneGraph) {
     one.assign(kN, -1), step.assign(kN, -1);  // copied already
     ASSERT_TRUE(commands->wait().ok());
     const auto out = x.get();
-    for (int i = 0; i < kN; ++i) ASSERT_EQ(out[size_t(i)], float(i + round + 700 * round));
+    for (int i = 0; i < kN; ++i) ASSERT_EQ(out[i], float(i + round + 700 * round));
   }
   EXPECT_EQ(commands->counters().kernels, 7u * kRounds);
   EXPECT_EQ(commands->counters().launches, 7u * kRecordAt);
@@ -73,7 +73,7 @@ TEST_F(CommandList, AGraphTakesOtherGrids) {
     add(32, y.data(), a, x.data(), kMost);
     ASSERT_TRUE(commands->wait().ok());
     const auto out = x.get();
-    for (int i = 0; i < kMost; ++i) ASSERT_EQ(out[size_t(i)], i < n ? 4 : 3) << n;
+    for (int i = 0; i < kMost; ++i) ASSERT_EQ(out[i], i < n ? 4 : 3) << n;
   };
   for (int i = 0; i < Commands::kRecordAt; ++i) run(100);
   for (const int n : {1000, 4096, 129, 129, 1}) run(n);

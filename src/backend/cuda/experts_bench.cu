@@ -1,5 +1,4 @@
 // Experts alone, for `hunch bench kernels`: layers of Qwen3-30B-A3B and of gpt-oss-20b, rows that go to experts at random.
-#include <algorithm>
 #include <random>
 #include <set>
 #include <sstream>

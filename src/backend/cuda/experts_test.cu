@@ -43,9 +43,9 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         const int64_t stride = n + 3, out_stride = k + 1;
         auto logits = gaussian(rows * stride, uint32_t(n));
         for (float& x : logits) x = std::round(8 * x) / 4;
-        for (int64_t e = 0; e < n; ++e) logits[size_t(stride + e)] = e == n / 2 ? 100 : -200;  // all others underflow
-        logits[size_t(2 * stride + n - 1)] = NAN;
-        for (int64_t e = 0; e < n; ++e) logits[size_t(3 * stride + e)] = 1.5f;
+        for (int64_t e = 0; e < n; ++e) logits[stride + e] = e == n / 2 ? 100 : -200;  // all others underflow
+        logits[2 * stride + n - 1] = NAN;
+        for (int64_t e = 0; e < n; ++e) logits[3 * stride + e] = 1.5f;
         DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)), alone(k);
         DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(k);
         std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
@@ -131,7 +131,7 @@ struct Routed {
         if (const int32_t id = int32_t(random() % kExperts); id != 5) chosen.insert(id);
       ids.insert(ids.end(), chosen.begin(), chosen.end());
     }
-    for (int64_t r = 6; r < kRows; r += 7) ids[size_t(r * kPerRow + r % kPerRow)] = -1;  // left out
+    for (int64_t r = 6; r < kRows; r += 7) ids[r * kPerRow + r % kPerRow] = -1;  // left out
   }
   std::vector<float> x, shares, base;
   std::vector<int32_t> ids;
@@ -235,9 +235,9 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
       const auto all = y.get();
       for (int64_t r = 0; r < kRows; ++r)
         for (int64_t slot = 0; slot < kPerRow; ++slot) {
-          if (routed.ids[size_t(r * kPerRow + slot)] != int32_t(id)) continue;
+          if (routed.ids[r * kPerRow + slot] != int32_t(id)) continue;
           for (int64_t j = r * kHidden; j < (r + 1) * kHidden; ++j)
-            want[size_t(j)] = std::fma(routed.shares[size_t(r * kPerRow + slot)], all[size_t(j)], want[size_t(j)]);
+            want[j] = std::fma(routed.shares[r * kPerRow + slot], all[j], want[j]);
         }
     }
     ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << dtype_info(e.gate).name;

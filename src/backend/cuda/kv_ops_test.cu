@@ -36,7 +36,7 @@ TEST(CudaKv, StoresWhatTheReferenceStores) {
     KvPair kv(*commands, shape, 150);
     auto odd = test::random_floats(size_t(3 * shape.kv_heads * shape.head_dim), 5, 1e3f), small = odd;
     for (float& x : small) x *= 0x1p-120f;
-    odd[3] = INFINITY, odd[size_t(shape.kv_heads * shape.head_dim)] = NAN;
+    odd[3] = INFINITY, odd[shape.kv_heads * shape.head_dim] = NAN;
     kv.put(*commands, 0, 62, odd, small);
     EXPECT_EQ(differences(*kv.store, *kv.expected, kv.pages(), 192), 0) << shape.name();
     EXPECT_EQ(kv.store->bytes, kv.expected->bytes);

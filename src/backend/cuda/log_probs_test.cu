@@ -54,10 +54,10 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       std::normal_distribution<float> normal(0, 3);
       std::vector<float> logits(size_t(rows * vocab));
       for (float& x : logits) x = normal(random);
-      for (int64_t i = 0; i < vocab; ++i) logits[size_t(vocab + i)] = float(random() % 3);  // ties
-      logits[size_t(2 * vocab + vocab / 2)] = kNan;
-      for (int64_t i = 0; i < vocab; ++i) logits[size_t(3 * vocab + i)] = i % 3 ? -kInf : 1.5f;
-      for (int64_t i = 0; i < vocab; ++i) logits[size_t(4 * vocab + i)] = -kInf;
+      for (int64_t i = 0; i < vocab; ++i) logits[vocab + i] = float(random() % 3);  // ties
+      logits[2 * vocab + vocab / 2] = kNan;
+      for (int64_t i = 0; i < vocab; ++i) logits[3 * vocab + i] = i % 3 ? -kInf : 1.5f;
+      for (int64_t i = 0; i < vocab; ++i) logits[4 * vocab + i] = -kInf;
       std::vector<int32_t> ids;
       for (int64_t r = 0; r < rows; ++r) ids.push_back(int32_t(random() % uint32_t(vocab)));
       Result want{filled(rows, 0.0f), filled(rows * count, 0.0f), filled<int32_t>(rows * count, 0)};

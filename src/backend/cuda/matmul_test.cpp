@@ -84,13 +84,13 @@ TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
         int64_t worst_row = 0, worst_column = 0;
         for (int64_t r = 0; r<rows; r += rows> 100 ? 37 : 1)
           for (int64_t i = 0; i < n; ++i) {
-            double sum = accumulate ? 0.25 : bias[size_t(i)], size = 1;
+            double sum = accumulate ? 0.25 : bias[i], size = 1;
             const float* w = static_cast<const ReferenceWeight&>(*exact).row(i);
             for (int64_t j = 0; j < k; ++j) {
-              const double term = double(w[j]) * double(rounded(x[size_t(r * k + j)]));
+              const double term = double(w[j]) * double(rounded(x[r * k + j]));
               sum += term, size += std::abs(term);
             }
-            const double off = std::abs(sum - double(got[size_t(r * n + i)])) / size;
+            const double off = std::abs(sum - double(got[r * n + i])) / size;
             if (!(off <= worst)) worst = off, worst_row = r, worst_column = i;
           }
         ASSERT_LE(worst, tolerance(dtype)) << "row " << worst_row << " of " << rows << ", feature " << worst_column << " of " << n
@@ -122,8 +122,8 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
         for (size_t i = 0; i < some.size(); ++i)
           if (std::memcmp(&some[i], &all[size_t(first * n) + i], 4) != 0 && different++ == 0) at = int64_t(i);
         EXPECT_EQ(different, 0) << rows << " rows of " << n << " x " << k << ", path " << int(path) << ": row " << at / n
-                                << " feature " << at % n << ": " << some[size_t(std::max<int64_t>(at, 0))] << " and "
-                                << all[size_t(first * n + std::max<int64_t>(at, 0))];
+                                << " feature " << at % n << ": " << some[std::max<int64_t>(at, 0)] << " and "
+                                << all[first * n + std::max<int64_t>(at, 0)];
       }
     }
   }
@@ -229,7 +229,7 @@ TEST_P(CudaProducts, AddTinyResidualsAlike) {
 TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
   ReferenceBackend reference;
   std::vector<int32_t> ids(300);
-  for (int32_t id = 0; id < 300; ++id) ids[size_t(id)] = id;
+  for (int32_t id = 0; id < 300; ++id) ids[id] = id;
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{300, 400}, {1, 400}, {128, 128}}) {
     Matrix matrix(DType::F8_E4M3, 300, 400);
     matrix.scale_by(rows, columns);
@@ -252,16 +252,16 @@ TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   const auto weight = load_cuda_weight(tensor), exact = reference.load_weight(tensor);
   const std::vector<float>& want = static_cast<const ReferenceWeight&>(*exact).values;
   std::vector<int32_t> ids(kRows);
-  for (int32_t id = 0; id < kRows; ++id) ids[size_t(id)] = id;
+  for (int32_t id = 0; id < kRows; ++id) ids[id] = id;
   EXPECT_EQ(embedded(*weight, ids), want);
   std::vector<float> units(size_t(kInputs * kInputs));
-  for (int64_t i = 0; i < kInputs; ++i) units[size_t(i * kInputs + i)] = 1;
+  for (int64_t i = 0; i < kInputs; ++i) units[i * kInputs + i] = 1;
   const DeviceArray<float> x(units);
   for (const int64_t rows : {1, 8, 20, 64, 192}) {
     const auto got = product(*weight, x, kInputs - rows, rows);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < kRows; ++i)
-        ASSERT_EQ(got[size_t(r * kRows + i)], want[size_t(i * kInputs + kInputs - rows + r)]) << rows << " rows, feature " << i;
+        ASSERT_EQ(got[r * kRows + i], want[i * kInputs + kInputs - rows + r]) << rows << " rows, feature " << i;
   }
 }
 

@@ -1,7 +1,6 @@
 // Random caches and rows for tests and measurements of nsa.h.
 #pragma once
 
-#include <cmath>
 #include <random>
 #include <vector>
 
@@ -45,8 +44,7 @@ struct NsaStore {
     plane.keys = reinterpret_cast<std::byte*>(memory->data());
   }
   uint16_t* entry(int kv_head, int64_t at, int part) {
-    return &values[size_t(
-        kv_head * head_values + (pages[size_t(at / kPageLen)] * kPageLen + at % kPageLen) * 2 * dim + part * dim)];
+    return &values[size_t(kv_head * head_values + (pages[at / kPageLen] * kPageLen + at % kPageLen) * 2 * dim + part * dim)];
   }
   View<const int32_t, 1> table() const { return View<const int32_t, 1>(pages.data(), int64_t(pages.size())); }
   int dim;

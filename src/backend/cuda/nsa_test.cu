@@ -75,7 +75,7 @@ NsaQuestion chain(int heads, int kv_heads, int dim, const NsaShape& s, int entri
 }
 // The row alone, what stands before it in the cache.
 NsaQuestion alone(const NsaQuestion& x, const NsaShape& s, int row) {
-  NsaQuestion one = chain(x.heads, x.kv_heads, x.dim, s, x.positions[size_t(row)], 1, 1);
+  NsaQuestion one = chain(x.heads, x.kv_heads, x.dim, s, x.positions[row], 1, 1);
   one.q.assign(x.q.begin() + row * x.heads * x.dim, x.q.begin() + (row + 1) * x.heads * x.dim);
   one.gates.assign(x.gates.begin() + row * x.heads * 3, x.gates.begin() + (row + 1) * x.heads * 3);
   return one;
@@ -87,7 +87,7 @@ double bf16(float x) { return double(bf16_to_f32(f32_to_bf16(x))); }
 // would have been better than one that was chosen.
 double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& s, int row, const int32_t* chosen,
     std::vector<double>& out) {
-  const int group = x.heads / x.kv_heads, position = x.positions[size_t(row)], newest = position / s.sel_block;
+  const int group = x.heads / x.kv_heads, position = x.positions[row], newest = position / s.sel_block;
   const double scale = 1 / std::sqrt(double(x.dim));
   out.assign(size_t(x.heads * x.dim), 0);
   double worst = 0;
@@ -101,15 +101,15 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
       for (const int entry : at) {
         double dot = 0;
         for (int d = 0; d < x.dim; ++d)
-          dot += bf16(x.q[size_t((row * x.heads + head) * x.dim + d)]) * double(bf16_to_f32(store.entry(kv, entry, 0)[d]));
+          dot += bf16(x.q[(row * x.heads + head) * x.dim + d]) * double(bf16_to_f32(store.entry(kv, entry, 0)[d]));
         p.push_back(dot * scale), top = std::max(top, p.back());
       }
       for (double& w : p) w = std::exp(w - top), total += w;
-      const double gate = 1 / (1 + std::exp(-double(x.gates[size_t((row * x.heads + head) * 3 + branch)])));
+      const double gate = 1 / (1 + std::exp(-double(x.gates[(row * x.heads + head) * 3 + branch])));
       for (size_t i = 0; i < at.size(); ++i) {
         if (weights) (*weights)[i] += p[i] / total;
         for (int d = 0; d < x.dim; ++d)
-          out[size_t(head * x.dim + d)] += gate * p[i] / total * double(bf16_to_f32(store.entry(kv, at[i], 1)[d]));
+          out[head * x.dim + d] += gate * p[i] / total * double(bf16_to_f32(store.entry(kv, at[i], 1)[d]));
       }
     };
     std::vector<int> all, selected, window;
@@ -121,7 +121,7 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
       for (int m = 0; m < s.cmp_len / s.cmp_stride; ++m)
         for (int u = 0; u < s.sel_block / s.cmp_stride; ++u) {
           const int entry = s.sel_block / s.cmp_stride * block + m + u - (s.cmp_len / s.cmp_stride - 1);
-          if (entry >= 0 && entry < entries) score += pooled[size_t(entry)];
+          if (entry >= 0 && entry < entries) score += pooled[entry];
         }
       scores.push_back(block < s.init_blocks || newest - block < s.local_blocks ? 1e300 : score);
     }
@@ -140,7 +140,7 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
       for (int e = mine[i] * s.sel_block; e < (mine[i] + 1) * s.sel_block && e <= position; ++e) selected.push_back(e);
     }
     for (int block = 0; block <= newest; ++block)
-      if (!is_chosen[size_t(block)]) best_left = std::max(best_left, scores[size_t(block)]);
+      if (!is_chosen[block]) best_left = std::max(best_left, scores[block]);
     worst = std::max(worst, best_left - least);
     for (int e = std::max(0, position - s.window + 1); e <= position && s.window > 0; ++e) window.push_back(e);
     for (int g = 0; g < group; ++g) {
@@ -270,10 +270,10 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
       x.parents.assign(size_t(rows), -1), x.owned.assign(size_t(rows), -1);
       for (int row = 1; row < rows; ++row) {
         const int parent = row < straight ? row - 1 : int(random() % uint32_t(row));
-        x.parents[size_t(row)] = parent, x.positions[size_t(row)] = x.positions[size_t(parent)] + 1;
+        x.parents[row] = parent, x.positions[row] = x.positions[parent] + 1;
       }
       for (int row = 0; row < rows; ++row)  // any row's compressed entry, in a place of its own
-        if (visible(s, x.positions[size_t(row)]) > visible(s, x.positions[size_t(row)] - 1)) x.owned[size_t(row)] = row;
+        if (visible(s, x.positions[row]) > visible(s, x.positions[row] - 1)) x.owned[row] = row;
       for (int kv = 0; kv < c.kv_heads; ++kv)
         for (int row = 0; row < rows; ++row)
           for (int part = 0; part < 2; ++part)
@@ -284,13 +284,12 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
       for (int row = 0; row < rows; row += 3) {
         NsaStore chain_raw = NsaStore(c.kv_heads, c.dim, entries + rows, 1),
                  chain_compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
-        for (int at = row; at >= 0; at = x.parents[size_t(at)])
+        for (int at = row; at >= 0; at = x.parents[at])
           for (int kv = 0; kv < c.kv_heads; ++kv)
             for (int part = 0; part < 2; ++part) {
-              std::copy_n(raw.entry(kv, entries + at, part), c.dim, chain_raw.entry(kv, x.positions[size_t(at)], part));
-              if (x.owned[size_t(at)] >= 0)
-                std::copy_n(
-                    owned.entry(kv, at, part), c.dim, chain_compressed.entry(kv, visible(s, x.positions[size_t(at)]) - 1, part));
+              std::copy_n(raw.entry(kv, entries + at, part), c.dim, chain_raw.entry(kv, x.positions[at], part));
+              if (x.owned[at] >= 0)
+                std::copy_n(owned.entry(kv, at, part), c.dim, chain_compressed.entry(kv, visible(s, x.positions[at]) - 1, part));
             }
         chain_raw.show(), chain_compressed.show();
         EXPECT_TRUE(bench.ask(chain_raw, chain_compressed, alone(x, s, row), s) == tree.row(row, rows))
@@ -335,8 +334,8 @@ class Stores {
     std::vector<uint16_t> row;
     for (int head = 0; head < geometry_.kv_heads; ++head) {
       row.clear();
-      for (int i = 0; i < 2 * geometry_.head_dim; ++i) row.push_back(f32_to_bf16(kv[size_t(head * 2 * geometry_.head_dim + i)]));
-      std::byte* to = plane.keys + head * plane.head_bytes + pages_[size_t(entry / kPageLen)] * plane.chunk_bytes +
+      for (int i = 0; i < 2 * geometry_.head_dim; ++i) row.push_back(f32_to_bf16(kv[head * 2 * geometry_.head_dim + i]));
+      std::byte* to = plane.keys + head * plane.head_bytes + pages_[entry / kPageLen] * plane.chunk_bytes +
           entry % kPageLen * 4 * geometry_.head_dim;
       HUNCH_CUDA_CHECK(copy_to_device(to, row.data(), row.size() * sizeof(uint16_t)));
     }
@@ -425,9 +424,9 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       std::vector<int32_t> parents{-1}, positions{entries};
       for (int row = 1; row < rows; ++row) {
         parents.push_back(std::max(0, row - 1 - int(random() % 3)));
-        positions.push_back(positions[size_t(parents.back())] + 1);
+        positions.push_back(positions[parents.back()] + 1);
       }
-      for (int row = 0; row < rows; ++row) stores.set(entries + row, entry_of(c, uint32_t(row), positions[size_t(row)]));
+      for (int row = 0; row < rows; ++row) stores.set(entries + row, entry_of(c, uint32_t(row), positions[row]));
       std::vector<float> q;
       std::normal_distribution<float> normal(0, 1);
       for (int i = 0; i < rows * c.heads * c.dim; ++i) q.push_back(normal(random));
@@ -436,10 +435,9 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       for (int row = 0; row < rows; row += 5) {
         Stores path(*commands, c, entries + rows + 1);
         for (int64_t e = 0; e < entries; ++e) path.set(e, entry_of(c, 0, e));
-        for (int at = row; at >= 0; at = parents[size_t(at)])
-          path.set(positions[size_t(at)], entry_of(c, uint32_t(at), positions[size_t(at)]));
+        for (int at = row; at >= 0; at = parents[at]) path.set(positions[at], entry_of(c, uint32_t(at), positions[at]));
         const std::vector<float> own(q.begin() + int64_t(size_t(row) * width), q.begin() + int64_t(size_t(row + 1) * width));
-        const auto alone = attend(*commands, nsa, path, c, own, {positions[size_t(row)]}, {}, 0);
+        const auto alone = attend(*commands, nsa, path, c, own, {positions[row]}, {}, 0);
         EXPECT_EQ(std::memcmp(alone.data(), &tree[size_t(row) * width], width * sizeof(float)), 0)
             << "row " << row << " behind " << entries;
       }

@@ -3,8 +3,6 @@
 // plain forms instead: HUNCH_HOPPER is 1 where their bodies are compiled.
 #pragma once
 
-#include <cstdint>
-
 #define HUNCH_DEVICE __device__ __forceinline__
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
 #define HUNCH_HOPPER 1

@@ -71,8 +71,8 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
           for (int64_t d = 0; d < dim; ++d) {
             const size_t at = size_t(call.k.data - on_k.data() + row * width + head * dim + d);
             const auto stored = [&](float x) { return shape.dtype == DType::BF16 ? bf16_to_f32(f32_to_bf16(x)) : x; };
-            ASSERT_EQ(k_row[size_t(d)], stored(got_k[at])) << shape.name();
-            ASSERT_EQ(v_row[size_t(d)], stored(v[at])) << shape.name();
+            ASSERT_EQ(k_row[d], stored(got_k[at])) << shape.name();
+            ASSERT_EQ(v_row[d], stored(v[at])) << shape.name();
           }
         }
   }

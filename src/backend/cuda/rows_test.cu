@@ -59,7 +59,7 @@ TEST(CudaGate, EqualsTheReference) {
     for (const int64_t pad : {0, 1}) {
       const int64_t rows = 3, stride = 2 * n + pad;  // gate and up side by side
       auto both = gaussian(size_t(rows * stride), 5);
-      both[0] = 100, both[size_t(stride)] = -200;
+      both[0] = 100, both[stride] = -200;
       for (const GateClamp clamp : {GateClamp{}, GateClamp{1.5f, 1.702f}}) {
         const test::DeviceArray<float> device(both);
         const auto args = [&](float* data) {
@@ -88,7 +88,7 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
         const int64_t heads = 5;
         std::vector<float> inv_freq(static_cast<size_t>(half)), x = gaussian(size_t(rows * heads * dim), 2);
-        for (int64_t i = 0; i < half; ++i) inv_freq[size_t(i)] = std::pow(1e6f, -float(i) / float(half));
+        for (int64_t i = 0; i < half; ++i) inv_freq[i] = std::pow(1e6f, -float(i) / float(half));
         std::vector<float> angles(size_t(rows * half * 2));
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
         const View<const int32_t, 1> at(positions.data(), rows);

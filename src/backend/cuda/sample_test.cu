@@ -166,7 +166,7 @@ TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
   for (const int64_t vocab : {512, 2048, 16384})
     for (const float top_p : {0.5f, 0.75f, 0.25f}) {
       const Sampled sampled = on_device(*commands, std::vector<float>(size_t(vocab), 1.5f), vocab, {1, 0, top_p, 0});
-      for (int64_t i = 0; i < vocab; ++i) ASSERT_EQ(sampled.probs[size_t(i)] > 0, float(i) < float(vocab) * top_p) << i;
+      for (int64_t i = 0; i < vocab; ++i) ASSERT_EQ(sampled.probs[i] > 0, float(i) < float(vocab) * top_p) << i;
     }
 }
 
@@ -177,7 +177,7 @@ TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
     for (const float odd : {kInf, -kInf, kNan})
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
         auto logits = gaussian(vocab, 1);
-        for (int64_t i = 0; i < many; ++i) logits[size_t(vocab - 1 - i)] = odd;
+        for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
           const Sampled got = on_device(*commands, logits, vocab, params), want = by_reference(logits, vocab, params);
           ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
@@ -198,9 +198,9 @@ TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
     for (int64_t r = 0; r < kRows; r += 3) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
       const Sampled alone = on_device(*commands, row, kVocab, params, int32_t(r));
-      ASSERT_EQ(alone.tokens[0], all.tokens[size_t(r)]);
+      ASSERT_EQ(alone.tokens[0], all.tokens[r]);
       ASSERT_EQ(std::memcmp(alone.probs.data(), all.probs.data() + r * kVocab, kVocab * 4), 0);
-      ASSERT_EQ(std::memcmp(alone.leads.data(), &all.leads[size_t(r)], 4), 0);
+      ASSERT_EQ(std::memcmp(alone.leads.data(), &all.leads[r], 4), 0);
       ASSERT_EQ(on_device(*commands, row, kVocab, params, int32_t(r), false).tokens, alone.tokens);
     }
   }
@@ -245,7 +245,7 @@ TEST(CudaSample, RanksTheIdsOfTheReference) {
           auto logits = gaussian(vocab * 3, 2.5f, uint32_t(k));
           if (equals)
             for (float& x : logits) x = float(random() % 4) - 1;
-          if (vocab > 64) logits[5] = -kInf, logits[size_t(vocab + 3)] = kInf, logits[size_t(2 * vocab + 1)] = kNan;
+          if (vocab > 64) logits[5] = -kInf, logits[vocab + 3] = kInf, logits[2 * vocab + 1] = kNan;
           const Ranks got = ranks_on_device(*commands, logits, vocab, params, k),
                       want = ranks_by_reference(logits, vocab, params, k);
           for (size_t i = 0; i < want.ids.size(); ++i) {
@@ -295,11 +295,11 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   ReferenceBackend reference;
   for (int64_t i = 0; i < calls; ++i) {
     std::vector<int32_t> want(2);
-    SampleArgs args = all[size_t(i)];
+    SampleArgs args = all[i];
     args.logits.data = logits.data() + i * 2 * kVocab, args.tokens.data = want.data();
     reference.sample(args);
-    EXPECT_EQ(got[size_t(2 * i)], want[0]) << i;
-    EXPECT_EQ(got[size_t(2 * i + 1)], want[1]) << i;
+    EXPECT_EQ(got[2 * i], want[0]) << i;
+    EXPECT_EQ(got[2 * i + 1], want[1]) << i;
   }
 }
 

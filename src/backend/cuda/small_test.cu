@@ -32,11 +32,11 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
       const auto out = to.get();
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
-          ASSERT_EQ(out[size_t(r * width + i)], a[size_t(r * n + i)]);
-          ASSERT_EQ(out[size_t(r * width + n + i)], b[size_t(r * (n + 2) + 1 + i)]);
-          ASSERT_EQ(out[size_t(r * width + 2 * n + i)], one[size_t(i)]);
+          ASSERT_EQ(out[r * width + i], a[r * n + i]);
+          ASSERT_EQ(out[r * width + n + i], b[r * (n + 2) + 1 + i]);
+          ASSERT_EQ(out[r * width + 2 * n + i], one[i]);
         }
-        ASSERT_EQ(out[size_t(r * width + 3 * n)], -5);
+        ASSERT_EQ(out[r * width + 3 * n], -5);
       }
     }
 }
@@ -83,7 +83,7 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
                 columns(to.data(), rows, width, 0, whole)});
         ASSERT_TRUE(commands->wait().ok());
         for (int64_t r = 0; r < rows; ++r)
-          for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[size_t(i)])] = from[size_t(r * n + i)];
+          for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[i])] = from[r * n + i];
         ASSERT_EQ(to.get(), expected) << "every " << step << " of " << whole << ", rows " << rows;
       }
 }

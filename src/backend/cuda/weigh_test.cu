@@ -34,7 +34,7 @@ TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
       std::vector<int32_t> tokens(kNodes);
       for (int64_t i = 0; i < kNodes; ++i) {  // likely ones, and one that was not drawn
         const auto row = q.begin() + i * vocab;
-        tokens[size_t(i)] = i == 5 ? -1 : int32_t(std::max_element(row, row + vocab) - row);
+        tokens[i] = i == 5 ? -1 : int32_t(std::max_element(row, row + vocab) - row);
       }
       std::vector<float> weights(2 * kNodes);
       std::vector<int32_t> residuals(kNodes);

@@ -22,8 +22,8 @@ struct Rows {
     k = int64_t(weights[0].size());
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < k; ++i) {
-        shares.push_back(weights[size_t(r)][size_t(i)]);
-        ids.push_back(of.empty() ? int32_t(r * k + i) : of[size_t(r)][size_t(i)]);
+        shares.push_back(weights[r][i]);
+        ids.push_back(of.empty() ? int32_t(r * k + i) : of[r][i]);
       }
   }
   int64_t skip(ThinExpertsArgs rule) {
@@ -82,8 +82,8 @@ TEST(ThinExperts, TheLiteralRuleIsAllOrNothingAndPassesHalfOfItsCalibration) {
       EXPECT_TRUE(gone == 0 || gone == m) << row;
       float most = 0, least = 1;  // what goes is less than what stays
       for (size_t i = 0; i < 8; ++i)
-        if (r.ids[size_t(row) * 8 + i] < 0) most = std::max(most, rows[size_t(row)][i]);
-        else least = std::min(least, rows[size_t(row)][i]);
+        if (r.ids[size_t(row) * 8 + i] < 0) most = std::max(most, rows[row][i]);
+        else least = std::min(least, rows[row][i]);
       EXPECT_LE(most, least);
     }
     Rows graded(rows);

@@ -295,7 +295,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
       for (int64_t i = 0; i < 4; ++i) {
         float key = 0, value = 0;
         to->read(1, head, to_table, i, &key, &value);
-        const size_t entry = size_t(expected[size_t(head)][size_t(i)]) * 2 + size_t(head);
+        const size_t entry = size_t(expected[head][i]) * 2 + size_t(head);
         EXPECT_EQ(key, rounded(k[entry]));
         EXPECT_EQ(value, rounded(v[entry]));
       }

@@ -107,9 +107,9 @@ TEST(Ranks, AreTheOrderOfLogProbabilityPlusNoise) {
     std::vector<std::pair<double, int32_t>> scores;
     double total = 0;
     for (int32_t id = 0; id < 5; ++id) {
-      if (probs[size_t(id)] == 0) continue;
+      if (probs[id] == 0) continue;
       const double u = uniform({7, 0}, NoiseStream::Draft, uint32_t(position), uint32_t(id));
-      scores.push_back({std::log(double(probs[size_t(id)])) - std::log(-std::log(u)), id});
+      scores.push_back({std::log(double(probs[id])) - std::log(-std::log(u)), id});
       total += std::exp(scores.back().first);
     }
     std::sort(scores.rbegin(), scores.rend());
@@ -191,9 +191,9 @@ TEST(Sample, TheTokenIsTheArgMaxOfLogProbabilityPlusNoise) {
     int32_t best = -1;
     double greatest = -1e300;
     for (int32_t id = 0; id < 5; ++id) {
-      if (sampled.probs[size_t(id)] == 0) continue;
+      if (sampled.probs[id] == 0) continue;
       const double u = (noise_bits(key, NoiseStream::Draft, uint32_t(position), uint32_t(id)) + 0.5) / 4294967296.0;
-      const double score = std::log(double(sampled.probs[size_t(id)])) - std::log(-std::log(u));
+      const double score = std::log(double(sampled.probs[id])) - std::log(-std::log(u));
       if (score > greatest) greatest = score, best = id;
     }
     EXPECT_EQ(sampled.token, best);
@@ -207,7 +207,7 @@ double chi_square_deviation(const std::vector<float>& logits, const SamplingPara
   std::vector<int> counts(logits.size());
   for (int i = 0; i < kDraws; ++i) {  // seeds and positions both vary
     const int32_t token = sample(logits, params, uint64_t(i / 1000) * 0x123456789, i % 1000, stream).token;
-    ++counts[size_t(token)];
+    ++counts[token];
   }
   double statistic = 0, cells = 0;
   for (size_t i = 0; i < probs.size(); ++i) {

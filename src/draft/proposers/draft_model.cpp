@@ -54,7 +54,7 @@ Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup)
   if (const VocabMap* map = setup.draft_vocab; map && !map->same()) {
     HUNCH_CHECK(int64_t(map->target_ids.size()) == columns && int64_t(map->own_ids.size()) == target_columns);
     net->target_ids_ = setup.backend->constant_ids(map->target_ids), net->own_ids_ = map->own_ids;
-    for (const int32_t id : map->target_ids) net->renumbers_ |= id >= 0 && map->own_ids[size_t(id)] != id;
+    for (const int32_t id : map->target_ids) net->renumbers_ |= id >= 0 && map->own_ids[id] != id;
   } else {
     HUNCH_CHECK(columns == target_columns);
   }

@@ -182,10 +182,10 @@ Status Eagle3::read_vocabulary(const Proposer::Setup& setup) {
   std::vector<int32_t> ids(differences.size());
   int64_t before = -1;
   for (int64_t id = 0; id < shape_.vocab_size; ++id) {
-    const int64_t mapped = id + differences[size_t(id)];
+    const int64_t mapped = id + differences[id];
     if (mapped <= before || mapped >= vocab)
       return file.wrong("d2t", fmt::format("draft token {} becomes {}: ids must ascend and lie below {}", id, mapped, vocab));
-    ids[size_t(id)] = int32_t(before = mapped);
+    ids[id] = int32_t(before = mapped);
   }
   if (before != shape_.vocab_size - 1 || shape_.vocab_size != vocab) vocabulary_ = setup.backend->constant_ids(ids);
   return {};

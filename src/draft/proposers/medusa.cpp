@@ -40,21 +40,21 @@ class Medusa final : public Proposer {
   size_t weight_bytes() const override { return heads_.bytes(); }
   Needs needs() const override { return {.rows = true}; }
 
-  void open(const Sequence& sequence) override { drafts_[size_t(sequence.slot)] = {}; }
-  void close(Slot slot) override { drafts_[size_t(slot)] = {}; }
+  void open(const Sequence& sequence) override { drafts_[sequence.slot] = {}; }
+  void close(Slot slot) override { drafts_[slot] = {}; }
 
   void follow(std::span<const TargetRows> all) override {
     for (const TargetRows& rows : all) {
       const Slot slot = rows.sequence->slot;
       backend_.copy_rows({.from = rows.hidden.slice(rows.row(rows.count - 1), 1), .to = state(slot)});
-      drafts_[size_t(slot)].known = rows.first_position + rows.count;
+      drafts_[slot].known = rows.first_position + rows.count;
     }
   }
 
   void propose(std::span<const DraftTask> tasks) override {
     open_.clear();
     for (const DraftTask& task : tasks)
-      if (begin(task)) open_.push_back(&drafts_[size_t(task.sequence->slot)]);
+      if (begin(task)) open_.push_back(&drafts_[task.sequence->slot]);
     if (open_.empty()) return;
     if (backend_.asynchronous())
       return backend_.replay([this] {
@@ -67,11 +67,11 @@ class Medusa final : public Proposer {
 
   // The tokens up to the first that was not guessed are what the heads should have said.
   void observe(const Sequence& sequence, const Verdict& verdict) override {
-    Draft& draft = drafts_[size_t(sequence.slot)];
+    Draft& draft = drafts_[sequence.slot];
     if (draft.depth == 0) return;  // somebody else drafted
     RankAccuracy& accuracy = accuracy_of(draft);
     for (int head = 0; head < draft.depth && size_t(head) <= verdict.tokens.size(); ++head) {
-      const int32_t right = size_t(head) < verdict.tokens.size() ? verdict.tokens[size_t(head)] : verdict.next;
+      const int32_t right = size_t(head) < verdict.tokens.size() ? verdict.tokens[head] : verdict.next;
       const auto ranked = candidates(sequence.slot, head);
       for (int rank = 0; rank < draft.ranks; ++rank) accuracy.record(head, rank, ranked(rank) == right);
     }
@@ -109,7 +109,7 @@ class Medusa final : public Proposer {
     tree.in_flight = false;
     // Rules that ask for a distribution get points: the likeliest tokens, without any noise.
     tree.law = limits.want_q ? DraftLaw::Point : DraftLaw::Noise;
-    Draft& draft = drafts_[size_t(task.sequence->slot)];
+    Draft& draft = drafts_[task.sequence->slot];
     draft.depth = 0;
     if (limits.max_tokens <= 0 || draft.known == 0 || draft.known != task.sequence->committed_len) return false;
     draft.task = &task, draft.noisy = !limits.want_q;
@@ -147,9 +147,9 @@ class Medusa final : public Proposer {
     if (count == 0) return;
     const auto x = x_.view<float>(kRows, hidden), scratch = scratch_.view<float>(kRows, hidden);
     for (int64_t first = 0, end = 0; first < count; first = end) {
-      const int head = rows_[size_t(first)].head;
-      for (; end < count && rows_[size_t(end)].head == head; ++end)
-        backend_.copy_rows({.from = state(rows_[size_t(end)].draft->task->sequence->slot), .to = x.slice(end, 1)});
+      const int head = rows_[first].head;
+      for (; end < count && rows_[end].head == head; ++end)
+        backend_.copy_rows({.from = state(rows_[end].draft->task->sequence->slot), .to = x.slice(end, 1)});
       heads_.transform(backend_, head, x.slice(first, end - first), scratch.slice(first, end - first));
     }
     auto logits = logits_.view<float>(kRows, heads_.vocab()).slice(0, count);
@@ -159,7 +159,7 @@ class Medusa final : public Proposer {
       backend_.scatter_columns({.from = logits, .map = map, .to = wide});
       logits = wide;
     }
-    for (int64_t i = 0; i < count; ++i) sample(rows_[size_t(i)], View<const float, 2>(logits).slice(i, 1));
+    for (int64_t i = 0; i < count; ++i) sample(rows_[i], View<const float, 2>(logits).slice(i, 1));
     rows_.clear();
   }
 
@@ -213,11 +213,11 @@ class Medusa final : public Proposer {
     const StaticTree& shape = *draft.shape;
     for (int at = 0; at < shape.size() && tree.size < draft.task->limits.max_tokens; ++at) {
       const StaticTree::Node& node = shape.node(at);
-      const int parent = node.parent < 0 ? -1 : made_[size_t(node.parent)];
-      made_[size_t(at)] = kCut;
+      const int parent = node.parent < 0 ? -1 : made_[node.parent];
+      made_[at] = kCut;
       if (parent == kCut || node.depth > draft.depth || node.rank >= draft.ranks || !take(node)) continue;
-      tree.parents[size_t(tree.size)] = parent;
-      made_[size_t(at)] = tree.size++;
+      tree.parents[tree.size] = parent;
+      made_[at] = tree.size++;
     }
   }
 

@@ -33,7 +33,7 @@ class Target final : public Model {
     for (int64_t r = 0; r < hidden.extent[0]; ++r)
       for (int64_t i = 0; i < kVocab; ++i) {
         out(r, i) = 0;
-        for (int64_t j = 0; j < kHidden; ++j) out(r, i) += weight[size_t(i * kHidden + j)] * hidden(r, j);
+        for (int64_t j = 0; j < kHidden; ++j) out(r, i) += weight[i * kHidden + j] * hidden(r, j);
       }
   }
   std::vector<float> weight;
@@ -318,7 +318,7 @@ TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehin
   EXPECT_EQ(tree.law, DraftLaw::Noise);
   ASSERT_EQ(tree.size, 3) << "as deep as there are heads";
   for (int h = 0; h < 3; ++h) {
-    EXPECT_EQ(tree.parents[size_t(h)], h - 1);
+    EXPECT_EQ(tree.parents[h], h - 1);
     EXPECT_EQ(tree.tokens(h), ranked(sequence, logits(h, last), 5 + h, 1)[0]) << h;
   }
   // A round later that row is not the last one any more.
@@ -341,7 +341,7 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
       EXPECT_EQ(tree.size, branch ? 9 : 3);
       const auto best = ranked(sequence, logits(0, last_), 0, 4, false);
       for (int node = 0; node < tree.size; ++node) {
-        if (tree.parents[size_t(node)] >= 0) continue;
+        if (tree.parents[node] >= 0) continue;
         EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
       }
       EXPECT_EQ(tree.tokens(0), best[0]);
@@ -363,8 +363,8 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
     ASSERT_EQ(tree.size, std::min(granted, 7));
     // A path is no longer than there are tokens granted.
     for (int node = 0; node < tree.size; ++node) {
-      EXPECT_EQ(tree.tokens(node), tokens[size_t(node)]);
-      EXPECT_EQ(tree.parents[size_t(node)], parents[size_t(node)]);
+      EXPECT_EQ(tree.tokens(node), tokens[node]);
+      EXPECT_EQ(tree.parents[node], parents[node]);
     }
   }
   const DraftTree& shallow = propose(sequence, {.max_tokens = 8, .max_depth = 2, .may_branch = true, .shape = &shape});
@@ -379,10 +379,10 @@ TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
   EXPECT_LT(tree.size, 16);
   std::vector<int> depths;
   for (int node = 0; node < tree.size; ++node) {
-    const int parent = tree.parents[size_t(node)];
+    const int parent = tree.parents[node];
     ASSERT_GE(parent, -1);
     ASSERT_LT(parent, node);
-    depths.push_back(parent < 0 ? 0 : depths[size_t(parent)] + 1);
+    depths.push_back(parent < 0 ? 0 : depths[parent] + 1);
     const auto best = ranked(sequence, logits(depths.back(), last_), 2 + depths.back(), 2);
     EXPECT_TRUE(tree.tokens(node) == best[0] || tree.tokens(node) == best[1]) << node;
   }
@@ -395,7 +395,7 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
   const auto roots = [&](const DraftTree& tree) {
     std::vector<int32_t> out;
     for (int node = 0; node < tree.size; ++node)
-      if (tree.parents[size_t(node)] < 0) out.push_back(tree.tokens(node));
+      if (tree.parents[node] < 0) out.push_back(tree.tokens(node));
     return out;
   };
   EXPECT_EQ(roots(propose(sequence, limits))[0], first[0]);

@@ -104,7 +104,7 @@ class Ngram final : public Proposer {
       tree.worth = double(match.len);
       const int64_t from = match.start + match.len;
       tree.make_chain(int(std::min<int64_t>(task.limits.longest(), task.sequence->len() - from)));
-      for (int node = 0; node < tree.size; ++node) tree.tokens(node) = tokens[size_t(from + node)];
+      for (int node = 0; node < tree.size; ++node) tree.tokens(node) = tokens[from + node];
     }
   }
 
@@ -113,7 +113,7 @@ class Ngram final : public Proposer {
  private:
   FirstOccurrences& at(Slot slot) {
     HUNCH_CHECK(slot >= 0 && size_t(slot) < slots_.size());
-    return slots_[size_t(slot)];
+    return slots_[slot];
   }
 
   int min_n_, max_n_;

@@ -66,7 +66,7 @@ class Self final : public Proposer {
       task.tree->in_flight = false;
       task.tree->law = task.limits.want_q ? DraftLaw::Given : DraftLaw::Noise;
       if (task.limits.max_tokens <= 0) continue;
-      Draft& draft = drafts_[size_t(task.sequence->slot)];
+      Draft& draft = drafts_[task.sequence->slot];
       draft.begin(task, staged_);
       open_.push_back(&draft);
     }
@@ -81,7 +81,7 @@ class Self final : public Proposer {
 
   void observe(const Sequence& sequence, const Verdict& verdict) override {
     if (lookup_) lookup_->observe(sequence, verdict);
-    Draft& draft = drafts_[size_t(sequence.slot)];
+    Draft& draft = drafts_[sequence.slot];
     if (draft.nodes == 0) return;  // somebody else drafted
     Confidence& confidence = confidence_of(draft);
     int row = 0;
@@ -98,7 +98,7 @@ class Self final : public Proposer {
     draft.nodes = 0;
   }
   void close(Slot slot) override {
-    drafts_[size_t(slot)].nodes = 0;
+    drafts_[slot].nodes = 0;
     if (lookup_) lookup_->close(slot);
   }
 
@@ -134,7 +134,7 @@ class Self final : public Proposer {
       parents.assign(1, -1), classes.clear(), chance.assign(1, 1.0f), laws.clear();
       first = 0, rows = 1, nodes = 0, depth = 0, done = false;
     }
-    int confidence_class(int node) const { return classes[size_t(node)]; }
+    int confidence_class(int node) const { return classes[node]; }
     bool given() const { return task->tree->law == DraftLaw::Given; }
     bool chain() const { return straight; }
     int first_child(int row) const {
@@ -159,14 +159,14 @@ class Self final : public Proposer {
       guesses_.push_back({
           .sequence = sequence,
           .limits = {.max_tokens = std::min(draft->deepest() - draft->nodes - 1, kMostGuessed)},
-          .tree = &guess_tree_[size_t(sequence->slot)],
+          .tree = &guess_tree_[sequence->slot],
           .behind = {draft->task->tree->tokens.data, size_t(draft->nodes)},
       });
     }
     if (guesses_.empty()) return;
     lookup_->propose(guesses_);
     for (const DraftTask& task : guesses_) {
-      Draft& draft = drafts_[size_t(task.sequence->slot)];
+      Draft& draft = drafts_[task.sequence->slot];
       for (int i = 0; i < task.tree->size; ++i) draft.task->tree->tokens(draft.nodes + i) = task.tree->tokens(i);
       draft.rows += task.tree->size;
     }
@@ -213,7 +213,7 @@ class Self final : public Proposer {
         weights().forward(pass_, hidden, skip_layers_);
         weights().logits(backend_, hidden, logits);
         for (int64_t i = 0; i < rows; ++i) {
-          Draft& draft = *blind_[size_t(i)];
+          Draft& draft = *blind_[i];
           if (SparseCheck* check = draft.task->check) check->end_pass(1);
           draft.depth = draft.first = level;
           View<const int32_t, 1> before(&levels(1, i), level);
@@ -350,10 +350,10 @@ class Self final : public Proposer {
       if (draft.nodes >= limits.max_tokens || token < 0) return;
       const int node = draft.nodes++;
       tree.tokens(node) = token;
-      tree.parents[size_t(node)] = row - 1;
+      tree.parents[node] = row - 1;
       draft.parents.push_back(row);
       draft.classes.push_back(uint8_t(sure));
-      draft.chance.push_back(draft.chance[size_t(row)] * share);
+      draft.chance.push_back(draft.chance[row] * share);
       best = std::max(best, draft.chance.back());
     };
     for (int i = 0; i < count; ++i) {
@@ -378,12 +378,12 @@ class Self final : public Proposer {
   float chance_of_first(Draft& draft, int row, float lead) const {
     if (!draft.given()) return by_noise_.kept(Confidence::class_of(lead));
     draft.laws.resize(size_t(row) + 1, 0);
-    draft.laws[size_t(row)] = uint8_t(Confidence::class_of_law(View<const float, 2>(draft.task->tree->q)[row]));
-    return by_law_.kept(draft.laws[size_t(row)]);
+    draft.laws[row] = uint8_t(Confidence::class_of_law(View<const float, 2>(draft.task->tree->q)[row]));
+    return by_law_.kept(draft.laws[row]);
   }
 
   void record_law(const Draft& draft, int row, bool kept) {
-    if (size_t(row) < draft.laws.size()) by_law_.record(draft.laws[size_t(row)], kept);
+    if (size_t(row) < draft.laws.size()) by_law_.record(draft.laws[row], kept);
   }
 
   Confidence& confidence_of(const Draft& draft) { return draft.given() ? by_draw_ : by_noise_; }

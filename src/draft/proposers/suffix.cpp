@@ -41,13 +41,13 @@ class OwnTokens {
   int64_t common_with(const Sequence& sequence) const {
     const int64_t most = salt_ == sequence.cache_salt ? std::min(int64_t(tree_.end()), sequence.len()) : 0;
     int64_t common = 0;
-    while (common < most && tree_.token_at(uint32_t(common)) == sequence.tokens[size_t(common)]) ++common;
+    while (common < most && tree_.token_at(uint32_t(common)) == sequence.tokens[common]) ++common;
     return common;
   }
 
   void append(const Sequence& sequence) {
     const int64_t len = std::min(sequence.len(), tree_.capacity());
-    while (int64_t(tree_.end()) < len) tree_.append(sequence.tokens[size_t(tree_.end())]);
+    while (int64_t(tree_.end()) < len) tree_.append(sequence.tokens[tree_.end()]);
   }
   // Suffixes that are complete enter the tree, at most so many.
   void extend(int64_t most) {
@@ -156,7 +156,7 @@ class Suffix final : public Proposer {
     // What is far behind comes in slices, beside the device's work; in a crowd all does.
     const int64_t at_once = tasks.size() <= kCrowd ? kMaxSuffixDepth : 0;
     helpers_->run(
-        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[size_t(task)], at_once); }, kLookUps);
+        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[task], at_once); }, kLookUps);
     asked_.clear();
     int64_t work = 0;
     for (const DraftTask& task : tasks)
@@ -196,7 +196,7 @@ class Suffix final : public Proposer {
 
   void extend_asked(int64_t most, int64_t threads) {
     helpers_->start(
-        int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[size_t(i)]).extend(most); }, threads);
+        int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[i]).extend(most); }, threads);
   }
   // What is done beside the device's work is done with.
   void settle() {
@@ -204,7 +204,7 @@ class Suffix final : public Proposer {
   }
   OwnTokens& at(Slot slot) {
     HUNCH_CHECK(slot >= 0 && size_t(slot) < slots_.size());
-    return slots_[size_t(slot)];
+    return slots_[slot];
   }
 
   // Writes the task's tree and its own slot, nothing else. Suffixes that wait enter before, if at most `most`.
@@ -234,8 +234,8 @@ class Suffix final : public Proposer {
     tree.size = best.size;
     tree.worth = best.score;
     for (int node = 0; node < best.size; ++node) {
-      tree.parents[size_t(node)] = best.parents[size_t(node)];
-      tree.tokens(node) = best.tokens[size_t(node)];
+      tree.parents[node] = best.parents[node];
+      tree.tokens(node) = best.tokens[node];
     }
   }
 

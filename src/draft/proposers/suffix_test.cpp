@@ -132,19 +132,19 @@ TEST(Suffix, BranchesAreWorthAtLeastAChain) {
       std::vector<double> chance;
       std::vector<Tokens> paths;
       for (int node = 0; node < out.tree.size; ++node) {
-        const int parent = out.tree.parents[size_t(node)];
+        const int parent = out.tree.parents[node];
         ASSERT_LT(parent, node);
-        Tokens path = parent < 0 ? Tokens(sequence.tokens.end() - match, sequence.tokens.end()) : paths[size_t(parent)];
+        Tokens path = parent < 0 ? Tokens(sequence.tokens.end() - match, sequence.tokens.end()) : paths[parent];
         int total = 0;
         const auto next = followers({sequence.tokens}, path, o.suffix_depth, total);
-        const auto at = next.find(out.ids[size_t(node)]);
+        const auto at = next.find(out.ids[node]);
         const double share = at == next.end() ? 0 : double(at->second) / total;
-        chance.push_back((parent < 0 ? 1 : chance[size_t(parent)]) * share);
-        path.push_back(out.ids[size_t(node)]);
+        chance.push_back((parent < 0 ? 1 : chance[parent]) * share);
+        path.push_back(out.ids[node]);
         paths.push_back(path);
         score += chance.back() < o.suffix_min_probability - 1e-9 ? -100 : chance.back();
         for (int other = 0; other < node; ++other)
-          EXPECT_FALSE(out.tree.parents[size_t(other)] == parent && out.ids[size_t(other)] == out.ids[size_t(node)]);
+          EXPECT_FALSE(out.tree.parents[other] == parent && out.ids[other] == out.ids[node]);
         wider += parent != node - 1;
       }
       best = std::max(best, score);

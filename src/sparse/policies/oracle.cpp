@@ -55,7 +55,7 @@ class Oracle final : public CopyingPolicy {
 
  private:
   View<const float, 2> true_lse(int layer, const DraftQueries& drafts, int rows, int64_t own_entry) {
-    for (int row = 0; row < rows; ++row) last_[size_t(row)] = int32_t(own_entry + row);
+    for (int row = 0; row < rows; ++row) last_[row] = int32_t(own_entry + row);
     auto lse = lse_.view<float>(rows, heads_);
     const AttentionRun run{.num_rows = rows, .kv = drafts.kv, .last = View<const int32_t, 1>(last_.data(), rows)};
     backend_.attention({

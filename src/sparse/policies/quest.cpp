@@ -41,7 +41,7 @@ class Quest final : public CopyingPolicy {
   void open(const Sequence& sequence) override {
     close(sequence.slot);
     copy_.open(sequence);
-    SlotState& state = slots_[size_t(sequence.slot)];
+    SlotState& state = slots_[sequence.slot];
     const int64_t pages = sequence.max_len / page_ + 1, chunks = (pages + kPageLen - 1) / kPageLen;
     if (chunks > int64_t(state.chunks.size())) {
       state.bounds.reset();
@@ -57,7 +57,7 @@ class Quest final : public CopyingPolicy {
   }
   void close(Slot slot) override {
     copy_.close(slot);
-    auto& bounded = slots_[size_t(slot)].bounded;
+    auto& bounded = slots_[slot].bounded;
     std::fill(bounded.begin(), bounded.end(), 0);
   }
 
@@ -73,7 +73,7 @@ class Quest final : public CopyingPolicy {
     const int64_t committed = info.sequence->committed_len;
     if (!copy_.begin(slot, committed) || !copy_.selects(layer)) return {};
     bound(layer, slot, committed, drafts.kv);
-    SlotState& state = slots_[size_t(slot)];
+    SlotState& state = slots_[slot];
     auto scores = state.scores.view();
     const auto q = shared_ ? layer_queries(drafts.q, info.num_rows) : head_queries(drafts.q, info.num_rows);
     backend_.score_keys({
@@ -104,8 +104,8 @@ class Quest final : public CopyingPolicy {
 
   // Bounds of every page of the entries [0, committed).
   void bound(int layer, Slot slot, int64_t committed, const KvRef& from) {
-    SlotState& state = slots_[size_t(slot)];
-    int64_t& done = state.bounded[size_t(layer)];
+    SlotState& state = slots_[slot];
+    int64_t& done = state.bounded[layer];
     const int64_t pages = committed / page_;
     if (pages <= done) return;
     backend_.page_bounds(

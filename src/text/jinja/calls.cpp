@@ -239,7 +239,7 @@ Result<Value> Interpreter::item(const Value& object, const Value& index) {
     int64_t at = index.as_int();
     const int64_t length = int64_t(object.sequence->items.size());
     if (at < 0) at += length;
-    if (at >= 0 && at < length) return object.sequence->items[size_t(at)];
+    if (at >= 0 && at < length) return object.sequence->items[at];
   }
   if (!index.is(Kind::String)) return undefined(fmt::format("'{} object' has no such element", type_name(object)));
   if (object.is(Kind::Dict)) {

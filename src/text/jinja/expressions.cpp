@@ -193,7 +193,7 @@ Result<Value> Interpreter::slice(const Value& object, const Value& lower, const 
   HUNCH_TRY(const auto items, iterate(object));
   std::vector<Value> kept;
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-    kept.push_back(items[size_t(i)]);
+    kept.push_back(items[i]);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   if (!text) return list(kept, object.sequence->kind == SequenceKind::Tuple ? SequenceKind::Tuple : SequenceKind::List);
@@ -298,8 +298,7 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
       return list(items, many.sequence->kind);
     }
   }
-  return type_error(
-      fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b)));
+  return type_error(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b)));
 }
 
 Result<Value> Interpreter::eval_concat(const Expr& expr, Scope& scope) {
