@@ -298,7 +298,8 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
       return list(items, many.sequence->kind);
     }
   }
-  return type_error(fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b)));
+  return type_error(
+      fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b)));
 }
 
 Result<Value> Interpreter::eval_concat(const Expr& expr, Scope& scope) {
