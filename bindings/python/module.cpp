@@ -65,6 +65,8 @@ void bind_options(nb::module_& m) {
     HUNCH_RW(kv_dtype);
     HUNCH_RW(context_len);
     HUNCH_RW(kv_memory_bytes);
+    HUNCH_RW(memory_share);
+    HUNCH_RW(fill_memory);
     HUNCH_RW(max_num_seqs);
     HUNCH_RW(max_num_batched_tokens);
     HUNCH_RW(max_waiting);

@@ -87,7 +87,8 @@ class Backend {
   virtual void hurry() {}
   // True where attention reads selected entries where they lie (AttentionRun::index); else policies copy them together once.
   virtual bool selects_in_place() const { return false; }
-  virtual size_t memory_bytes() const = 0;  // that weights and KV may take
+  virtual size_t memory_bytes() const = 0;                              // that weights and KV may take
+  virtual size_t total_memory_bytes() const { return memory_bytes(); }  // what is taken counts too
   // The tensor in this backend's form; nullptr: no memory for it. Its file may be unmapped afterwards if nothing is borrowed.
   virtual std::unique_ptr<Weight> load_weight(const Tensor& matrix) = 0;
   // A matrix of seeded random values of a spread that keeps activations finite; the same seed gives the same values on one

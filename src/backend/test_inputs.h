@@ -18,7 +18,7 @@ inline constexpr DType kEncodings[] = {DType::F32, DType::F16, DType::BF16, DTyp
 inline std::vector<float> gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, spread);
-  std::vector<float> out(static_cast<size_t>(n));
+  std::vector<float> out(n);
   for (float& x : out) x = normal(random);
   return out;
 }
@@ -30,7 +30,7 @@ struct Matrix {  // bits: Q4_K too is made of random bits
     std::normal_distribution<float> normal(0, 1);
     const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
     bytes.resize(row_bytes * size_t(out_dim));
-    std::vector<float> row(static_cast<size_t>(in_dim));
+    std::vector<float> row(in_dim);
     for (int64_t i = 0; i < out_dim; ++i) {
       std::byte* to = bytes.data() + size_t(i) * row_bytes;
       if (can_quantise(dtype) && !(bits && dtype == DType::Q4_K)) {

@@ -9,7 +9,7 @@ TEST(Workers, RunEveryItemOnceBeforeTheLoopEnds) {
   for (const int count : {1, 2, 5}) {
     Workers workers(count);
     for (int64_t items = 0; items < 300; ++items) {
-      std::vector<int> done(size_t(items), 0);
+      std::vector<int> done(items, 0);
       workers.run(
           items, [&](int64_t i) { ++done[i]; }, 1 + items % 9);
       for (const int times : done) ASSERT_EQ(times, 1);
@@ -22,7 +22,7 @@ TEST(Workers, FinishWhatWasStartedMeanwhile) {
     Workers workers(count);
     workers.finish();
     for (int64_t items = 0; items < 300; ++items) {
-      std::vector<int> done(size_t(items), 0);
+      std::vector<int> done(items, 0);
       workers.start(
           items, [&](int64_t i) { ++done[i]; }, count);
       if (items % 2) workers.finish();  // else the next loop does, but for the last

@@ -68,7 +68,7 @@ class OpenedCheckpoint final : public Checkpoint {
   Status add_kv_scale(const Fp8Name& name, const TensorEntry& entry, Bytes file, std::string_view source) {
     if (name.layer >= shape_.layers)
       return Error{fmt::format("{}: tensor {} scales a layer that this model has not", source, quote(entry.name))};
-    kv_scales_.resize(size_t(shape_.layers));
+    kv_scales_.resize(shape_.layers);
     KvScale& scale = kv_scales_[size_t(name.layer)];
     HUNCH_TRY((name.part == Fp8Part::KeyScale ? scale.k : scale.v), read_kv_scale(entry, file.data() + entry.offset, source));
     return {};

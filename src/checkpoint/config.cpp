@@ -166,7 +166,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   }
   if (shape.family == "gpt_oss") {
     HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 128));
-    shape.window_layer.resize(size_t(shape.layers));
+    shape.window_layer.resize(shape.layers);
     for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer % 2 == 0;
     return {};
   }
@@ -175,7 +175,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", 4096));
   if (shape.family == "qwen3_moe") return {};  // in every layer
   HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
-  shape.window_layer.resize(size_t(shape.layers));
+  shape.window_layer.resize(shape.layers);
   for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer >= full_layers;
   return {};
 }
@@ -288,7 +288,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
   HUNCH_TRY(s.norm_expert_shares, config.boolean("norm_topk_prob", false));
   HUNCH_TRY(const int step, config.small_integer("decoder_sparse_step", 1));
   if (step < 1) return config.wrong("decoder_sparse_step", "must be at least 1");
-  s.expert_layer.resize(size_t(s.layers));
+  s.expert_layer.resize(s.layers);
   for (int layer = 0; layer < s.layers; ++layer) s.expert_layer[size_t(layer)] = s.num_experts > 0 && (layer + 1) % step == 0;
   if (const Json* dense = config.find("mlp_only_layers")) {
     if (!dense->is_array()) return config.wrong("mlp_only_layers", "must be a list of layers");
@@ -313,7 +313,7 @@ Status read_gpt_oss(const Fields& config, ModelShape& s) {
   HUNCH_TRY(s.gate_limit, config.number("swiglu_limit", 7.0));
   HUNCH_TRY(s.gate_alpha, config.number("swiglu_alpha", 1.702));
   s.expert_ffn = s.ffn;
-  s.expert_layer.assign(size_t(s.layers), 1);
+  s.expert_layer.assign(s.layers, 1);
   s.attention_sinks = s.shares_of_chosen = s.expert_bias = true;
   return {};
 }

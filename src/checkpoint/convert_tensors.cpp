@@ -52,7 +52,7 @@ bool convert_rows(
   std::atomic<bool> fits = true;
   const float most = most_of(plan.dtype);
   const auto work = [&](int64_t begin, int64_t end) {
-    std::vector<float> values(static_cast<size_t>(row));
+    std::vector<float> values(row);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t from = plan.permuted_heads ? source_row(first + i, head_dim) : first + i;
       const std::byte* source = tensor.data + size_t(from) * in_bytes;

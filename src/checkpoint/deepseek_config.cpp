@@ -23,7 +23,7 @@ void settle(ModelShape& s, double mscale) {
 double mscale_of(double factor, double all_dim) { return factor > 1 && all_dim != 0 ? 0.1 * all_dim * std::log(factor) + 1 : 1; }
 
 void set_expert_layers(ModelShape& s, int dense, int frequency) {
-  s.expert_layer.resize(size_t(s.layers + s.prediction_layers));
+  s.expert_layer.resize(s.layers + s.prediction_layers);
   for (int layer = 0; layer < int(s.expert_layer.size()); ++layer)
     s.expert_layer[size_t(layer)] = layer >= dense && layer % frequency == 0;
   if (std::find(s.expert_layer.begin(), s.expert_layer.end(), 1) == s.expert_layer.end())

@@ -56,7 +56,7 @@ Status read_experts(const ArchKeys& keys, ModelShape& s) {
   HUNCH_TRY(s.experts_per_token, keys.count("expert_used_count", 1));
   HUNCH_TRY(s.expert_ffn, keys.count("expert_feed_forward_length", 1));
   s.norm_expert_shares = true;
-  s.expert_layer.assign(size_t(s.layers), 1);
+  s.expert_layer.assign(s.layers, 1);
   return {};
 }
 
@@ -69,7 +69,7 @@ Status read_gpt_oss(const ArchKeys& keys, ModelShape& s) {
   s.rope_scaling.truncate = false;
   if (s.sliding_window == 0) return keys.wrong("attention.sliding_window", "missing");
   if (!s.window_layer.empty()) return {};
-  s.window_layer.resize(size_t(s.layers));
+  s.window_layer.resize(s.layers);
   for (int layer = 0; layer < s.layers; ++layer) s.window_layer[size_t(layer)] = layer % 2 == 0;
   return {};
 }
@@ -135,7 +135,7 @@ Status read_windows(const ArchKeys& keys, ModelShape& shape) {
   // A number n: of every n layers the last attends to everything.
   HUNCH_TRY(const int n, keys.count(kPattern, 0));
   if (n < 2) return {};
-  shape.window_layer.resize(size_t(shape.layers));
+  shape.window_layer.resize(shape.layers);
   for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer % n < n - 1;
   return {};
 }
@@ -152,7 +152,7 @@ Status read_rope_factors(const GgufFile& file, ModelShape& shape) {
   if (!entry) return {};
   if (entry->dtype != DType::F32 || entry->shape.size() != 1 || entry->shape[0] > 256)
     return Error{fmt::format("{}: tensor rope_freqs.weight: must be one row of at most 256 f32", file.file_name())};
-  shape.rope_factors.resize(size_t(entry->shape[0]));
+  shape.rope_factors.resize(entry->shape[0]);
   std::memcpy(shape.rope_factors.data(), file.bytes().data() + entry->offset, entry->bytes);
   return {};
 }

@@ -157,7 +157,7 @@ Status GgufWriter::write(std::span<const std::byte> data) {
     const ssize_t done = ::write(fd_, data.data(), std::min<size_t>(data.size(), 1 << 30));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return system_error("cannot write", errno);
-    data = data.subspan(size_t(done));
+    data = data.subspan(done);
   }
   return {};
 }

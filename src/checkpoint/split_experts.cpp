@@ -90,7 +90,7 @@ Status SplitExperts::join_bias(
   const int64_t experts = shape.num_experts, width = shape.expert_ffn, count = experts * 2 * width;
   const std::vector<int64_t> wanted{experts, 2 * width};
   if (bias.entry.shape != wanted) return misshapen(source, bias.entry.name, bias.entry, wanted);
-  std::vector<float> turns(static_cast<size_t>(count));
+  std::vector<float> turns(count);
   dequantise_row(bias.entry.dtype, bias.data, turns.data(), count);
   for (int64_t part = 0; part < 2; ++part) {
     float* values = biases_.emplace_back(std::make_unique<float[]>(size_t(count / 2))).get();

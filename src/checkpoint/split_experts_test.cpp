@@ -89,7 +89,7 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
       EXPECT_EQ(tensor->bytes, size_t(kind.rows * kind.columns / 32 * 17));
       for (int64_t r = 0; r < kind.rows; ++r) {
         const int64_t row = (e * kind.rows + r) * kind.step + kind.part;
-        std::vector<float> got(size_t(kind.columns));
+        std::vector<float> got(kind.columns);
         dequantise_row(*tensor, r, got.data());
         for (int64_t i = 0; i < kind.columns; ++i) {
           const int code = int(codes[row * kind.columns / 2 + i / 2]) >> (i % 2 * 4) & 15;

@@ -86,8 +86,8 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   t.pre = pre_name(member(json, "pre_tokenizer"));
   if (t.pre.empty()) return fail("its pre-tokeniser is none of those that can be written: qwen2, llama-bpe, gpt-2");
 
-  t.tokens.resize(size_t(vocab_size));
-  t.token_types.assign(size_t(vocab_size), 0);  // 0: no token yet
+  t.tokens.resize(vocab_size);
+  t.token_types.assign(vocab_size, 0);  // 0: no token yet
   const auto place = [&](const Json& id, const std::string& text, int32_t type) -> Status {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size)
       return fail(fmt::format("the id of token {} is outside the vocabulary of {}", quote(text), vocab_size));

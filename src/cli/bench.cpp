@@ -218,7 +218,7 @@ class LlamaBench {
   std::vector<int32_t> random_tokens(int64_t n, uint32_t salt) const {
     const NoiseKey key{7, salt};
     const uint64_t vocab = uint64_t(engine_->parts().model->shape().vocab_size);
-    std::vector<int32_t> out(static_cast<size_t>(n));
+    std::vector<int32_t> out(n);
     for (int64_t i = 0; i < n; ++i) out[i] = int32_t((uint64_t(noise_bits(key, NoiseStream::Target, i, 0)) * vocab) >> 32);
     return out;
   }
@@ -226,8 +226,8 @@ class LlamaBench {
   // A prompt in chunks, with the logits of its last token; then token by token.
   void run_once(TokenRun& run, const std::vector<int32_t>& tokens, int64_t n_prompt) const {
     const std::span<const int32_t> all(tokens);
-    if (n_prompt > 0) run.feed(all.first(size_t(n_prompt)), chunk_, TokenRun::Logits::Last);
-    run.feed(all.subspan(size_t(n_prompt)), 1, TokenRun::Logits::All);
+    if (n_prompt > 0) run.feed(all.first(n_prompt), chunk_, TokenRun::Logits::Last);
+    run.feed(all.subspan(n_prompt), 1, TokenRun::Logits::All);
   }
 
   Status plain(const BenchTest& test) {

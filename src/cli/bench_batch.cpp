@@ -99,7 +99,7 @@ class BatchBench {
   // Request `number` begins elsewhere in the text, so that requests share nothing; without a text the tokens are made up.
   Result<std::vector<int32_t>> prompt_of(int64_t length, int64_t number) const {
     if (!dealt_.empty()) return dealt_[size_t(number) % dealt_.size()].ids;
-    std::vector<int32_t> out(static_cast<size_t>(length));
+    std::vector<int32_t> out(length);
     const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
     if (!flags_.text_file) {
       for (int64_t i = 0; i < length; ++i)
@@ -117,7 +117,7 @@ class BatchBench {
   // `first`: the number of the first request's prompt.
   Result<Level> level(
       int64_t prompt, int64_t gen, int64_t parallel, const SpeculationOptions& speculation, uint64_t seed, int64_t first) {
-    std::vector<Request> requests(static_cast<size_t>(parallel));
+    std::vector<Request> requests(parallel);
     for (int64_t i = 0; i < parallel; ++i) {
       Request& request = requests[i];
       HUNCH_TRY(request.prompt, prompt_of(prompt, first + i));

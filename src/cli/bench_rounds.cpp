@@ -216,6 +216,7 @@ Result<int> bench_rounds_command(Arguments arguments) {
   options.max_num_seqs = int(batch);
   options.context_len = (depth + nodes + 2 + growth + 63) / 64 * 64;
   if (options.kv_memory_bytes == 0) options.kv_memory_bytes = int64_t(1) << 62;  // what they need, all of them
+  options.prefix_caching = false;
   options.max_num_batched_tokens = int(std::max<int64_t>(batch * (nodes + 1), 512 + batch));
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));

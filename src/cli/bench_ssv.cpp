@@ -103,7 +103,7 @@ class SsvBench {
 
   Status ask_for(int64_t context) {
     questions_.clear(), books_.clear();
-    books_.reserve(size_t(flags_.books));
+    books_.reserve(flags_.books);
     for (int64_t b = 0; b < flags_.books; ++b) {
       HUNCH_TRY(books_.emplace_back(), fit_demo_book(engine_.tokenizer(), context, uint64_t(7 + b)));
       const DemoBook& book = books_.back();
@@ -159,7 +159,7 @@ class SsvBench {
     reuse.reused[0] = 0;
     HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), depth + rows));
     run->fill(depth);
-    const std::vector<int32_t> tokens(size_t(rows), 1);
+    const std::vector<int32_t> tokens(rows, 1);
     std::vector<double> ms[2];
     for (int64_t i = -2; i < 2 * flags_.repeats; ++i) {  // in turn, so that both meet the same neighbours
       run->share(i % 2 ? &reuse : nullptr);

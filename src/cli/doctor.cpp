@@ -31,14 +31,14 @@ using Clock = std::chrono::steady_clock;
 // the checksum of the outcome, so that no compiler leaves the reading out.
 double read_bandwidth(int threads, int64_t bytes) {
   const int64_t words = bytes / int64_t(sizeof(uint64_t)) / threads;
-  std::vector<std::vector<uint64_t>> parts(static_cast<size_t>(threads));
+  std::vector<std::vector<uint64_t>> parts(threads);
   std::atomic<uint64_t> sum{0};
   const auto on_all = [&](auto&& work) {
     std::vector<std::thread> workers;
     for (auto& part : parts) workers.emplace_back([&work, &part] { work(part); });
     for (auto& worker : workers) worker.join();
   };
-  on_all([&](std::vector<uint64_t>& part) { part.assign(size_t(words), 1); });  // by the thread that reads it
+  on_all([&](std::vector<uint64_t>& part) { part.assign(words, 1); });  // by the thread that reads it
   double best = 0;
   for (int sweep = 0; sweep < 5; ++sweep) {
     const auto start = Clock::now();

@@ -80,8 +80,8 @@ class Eval {
       for (int64_t w = 0; w < windows && !interrupts_.stopped(); ++w) {
         const std::span<const int32_t> window(ids.data() + w * context, size_t(context));
         run->rewind(0);
-        run->feed(window.first(size_t(first_scored - 1)), chunk(), TokenRun::Logits::None);
-        const auto scored = window.subspan(size_t(first_scored - 1));
+        run->feed(window.first(first_scored - 1), chunk(), TokenRun::Logits::None);
+        const auto scored = window.subspan(first_scored - 1);
         run->feed(scored, chunk(), TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0] && first + row + 1 < int64_t(scored.size()); ++row) {
             const double lp = log_probability(logits[row], scored[first + row + 1]);

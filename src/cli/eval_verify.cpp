@@ -73,12 +73,12 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   int64_t same = 0, asked = 0;
   std::vector<double> first_difference;
   for (int64_t w = 0; w < windows && !(interrupted && *interrupted); ++w) {
-    const auto window = text.subspan(size_t(w * how.context), size_t(how.context));
+    const auto window = text.subspan(w * how.context, how.context);
     const int64_t prompt = how.context - how.scored;
-    const auto scored = window.subspan(size_t(prompt));
+    const auto scored = window.subspan(prompt);
     {
       HUNCH_TRY(const auto run, TokenRun::make(parts, how.context));
-      run->feed(window.first(size_t(prompt)), parts.options.chunk_len, TokenRun::Logits::None);
+      run->feed(window.first(prompt), parts.options.chunk_len, TokenRun::Logits::None);
       Logits exact(scored.size());
       comparing_ms = 0;
       auto start = Clock::now();
@@ -96,7 +96,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
         run->rewind(prompt);
         start = Clock::now(), comparing_ms = 0;
         for (int64_t at = 0; at < int64_t(scored.size()); at += how.rows) {
-          const auto step = scored.subspan(size_t(at), std::min(size_t(how.rows), scored.size() - size_t(at)));
+          const auto step = scored.subspan(at, std::min(size_t(how.rows), scored.size() - size_t(at)));
           run->feed(
               step, how.rows, TokenRun::Logits::All,
               [&](int64_t first, View<const float, 2> logits) {

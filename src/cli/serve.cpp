@@ -90,7 +90,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   of_this.model = path;
   if (of_this.trace && nth > 0) *of_this.trace += fmt::format(".{}", nth + 1);  // a file for each model
   HUNCH_TRY(EngineOptions options, engine_options(of_this, &flags.speculation));
-  apply_serving_flags(flags.serving, options);
+  apply_serving_flags(flags.serving, options, double(nth + 1) / double(std::max<size_t>(1, flags.model.models.size())));
   options.max_waiting = int(flags.serve.server.limits.max_queued);
   HUNCH_TRY(auto engine, load_engine(options));
   ServedModel model;

@@ -107,11 +107,10 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
 
 void add_foreign_server_flags(FlagSet& set) {
   using A = FlagSet::Arity;
-  set.ignore(
-      {"--gpu-memory-utilization", "--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs",
-          "--prefix-caching-hash-algo", "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend", "--load-format",
-          "--tokenizer-mode", "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints", "--log-verbosity",
-          "--log-colors", "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens", "--model-impl", "--revision"},
+  set.ignore({"--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs", "--prefix-caching-hash-algo",
+                 "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend", "--load-format", "--tokenizer-mode",
+                 "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints", "--log-verbosity", "--log-colors",
+                 "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens", "--model-impl", "--revision"},
       A::One);
   set.ignore({"--enforce-eager", "--no-enforce-eager", "--enable-chunked-prefill", "--no-enable-chunked-prefill",
                  "--disable-log-requests", "--disable-log-stats", "--enable-log-requests", "--no-enable-log-requests",

@@ -1,5 +1,9 @@
 #include "cli/serving_flags.h"
 
+#include <fmt/format.h>
+
+#include "cli/terminal.h"
+
 namespace hunch {
 
 void add_serving_flags(FlagSet& set, ServingFlags& flags) {
@@ -14,14 +18,21 @@ void add_serving_flags(FlagSet& set, ServingFlags& flags) {
       2);
   set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
       {1, 1 << 20}, flags.max_num_batched_tokens, 2);
+  set.number({"--gpu-memory-utilization"},
+      "share of a GPU's memory that model and KV cache fill (default: up to 0.8, as --max-num-seqs contexts need)", {0, 1, true},
+      flags.memory_share);
   set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)", flags.prefix_caching);
   set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", flags.prefix_caching, false);
 }
 
-void apply_serving_flags(const ServingFlags& flags, EngineOptions& options) {
+void apply_serving_flags(const ServingFlags& flags, EngineOptions& options, double share) {
   if (flags.max_num_seqs) options.max_num_seqs = int(*flags.max_num_seqs);
   options.max_num_batched_tokens = int(flags.max_num_batched_tokens.value_or(0));
   options.prefix_caching = flags.prefix_caching;
+  options.memory_share = flags.memory_share.value_or(options.memory_share) * share;
+  options.fill_memory = flags.memory_share.has_value();
+  if (flags.memory_share && (options.device == "cpu" || options.kv_memory_bytes > 0))
+    note(fmt::format("--gpu-memory-utilization has no effect {}", options.device == "cpu" ? "on a CPU" : "beside --kv-memory"));
 }
 
 }

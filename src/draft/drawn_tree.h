@@ -31,9 +31,9 @@ class DrawnTree {
 
   // Allocates, nothing else does.
   void reserve(int nodes, int depth) {
-    nodes_.reserve(size_t(nodes)), level_.reserve(size_t(nodes) + 1), children_.reserve(size_t(nodes) + 1);
+    nodes_.reserve(nodes), level_.reserve(size_t(nodes) + 1), children_.reserve(size_t(nodes) + 1);
     kept_.reserve(size_t(nodes) + 1);
-    order_.reserve(size_t(nodes)), budget_.reserve(size_t(depth)), chances_.resize(size_t(depth) * StaticTree::kMostRanks);
+    order_.reserve(nodes), budget_.reserve(depth), chances_.resize(size_t(depth) * StaticTree::kMostRanks);
     best_.reserve(nodes, depth);
   }
   // Up to `nodes` nodes in `depth` levels, `top_k` behind one. `first_kept`: of first children, what is usual. With a `shape`
@@ -45,7 +45,7 @@ class DrawnTree {
     for (int level = 0; level < depth; ++level)
       for (int nth = 0; nth < top_k_; ++nth) chances_[level * top_k_ + nth] = chance_of(first_kept, nth);
     best_.grow(View<const float, 2>(chances_.data(), depth, top_k_), nodes);
-    budget_.assign(size_t(depth), 0);
+    budget_.assign(depth, 0);
     for (int node = 0; node < best_.size(); ++node) ++budget_[size_t(best_.node(node).depth) - 1];
   }
 

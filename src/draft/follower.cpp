@@ -27,15 +27,15 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       seats_(size_t(setup.max_sequences)),
       drafts_(size_t(setup.max_sequences)) {
   all_.reserve(seats_.size()), open_.reserve(seats_.size()), grown_.reserve(seats_.size()), segments_.reserve(seats_.size());
-  positions_.resize(size_t(level_rows_));
+  positions_.resize(level_rows_);
   for (Draft& draft : drafts_) {
-    draft.classes.reserve(size_t(max_draft_));
+    draft.classes.reserve(max_draft_);
     draft.parents.reserve(size_t(max_draft_) * size_t(kMostTried) + 1);
     draft.tree.reserve(kMostTried, max_draft_);
     draft.drawn.reserve(max_draft_, max_draft_), draft.laws.reserve(size_t(max_draft_) + 1);
-    draft.lengths.reserve(size_t(max_draft_));
+    draft.lengths.reserve(max_draft_);
   }
-  first_kept_.reserve(size_t(level_rows_));
+  first_kept_.reserve(level_rows_);
 }
 
 Needs Follower::needs() const {

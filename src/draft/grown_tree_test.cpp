@@ -41,7 +41,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   const auto made = Register<Backend>::find("reference")->make({}).value();
   Backend& backend = *made;
   const int64_t capacity = k + int64_t(depth) * most_rows * k;
-  std::vector<int32_t> tokens(static_cast<size_t>(capacity)), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
+  std::vector<int32_t> tokens(capacity), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
   for (int id = 0; id < 1000; ++id) own_ids[id] = 5000 - id;
   std::vector<double> chances(tokens.size());
   const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), int64_t(x.size())); };
@@ -61,7 +61,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
       if (row < live) host.try_children(level == 0 ? -1 : row, said.tokens, said.shares);
     }
     const int next = level + 1 == depth ? 0 : std::min(most_rows, rows * k);
-    std::vector<int32_t> ids(size_t(next), -9), from(size_t(next), -9);
+    std::vector<int32_t> ids(next, -9), from(size_t(next), -9);
     backend.grow_tree({
         .tree = tree,
         .first_slot = slots,
@@ -87,7 +87,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   }
   Nodes expected, found;
   host.choose(most_nodes, [&](int, int32_t token, int parent) { expected.push_back({token, parent}); });
-  std::vector<int32_t> chosen(static_cast<size_t>(most_nodes)), chosen_parents(chosen), count(1);
+  std::vector<int32_t> chosen(most_nodes), chosen_parents(chosen), count(1);
   backend.choose_nodes({tree, slots, view(chosen), view(chosen_parents), view(count)});
   for (int i = 0; i < count[0]; ++i) found.push_back({chosen[i], chosen_parents[i]});
   EXPECT_EQ(found, expected);

@@ -44,14 +44,14 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
 }
 
 void StaticTree::reserve(int nodes, int depth) {
-  nodes_.reserve(size_t(nodes)), growing_.reserve(size_t(nodes) + 1), by_worth_.reserve(size_t(depth) * kMostRanks);
+  nodes_.reserve(nodes), growing_.reserve(size_t(nodes) + 1), by_worth_.reserve(size_t(depth) * kMostRanks);
 }
 
 // A node's next child is the most accurate rank that it does not have yet, so one candidate per node is all there is to compare.
 void StaticTree::grow(View<const float, 2> accuracies, int nodes) {
   const int64_t depth = accuracies.extent[0], ranks = accuracies.extent[1];
   HUNCH_CHECK(ranks <= kMostRanks);
-  by_worth_.resize(size_t(depth * ranks));
+  by_worth_.resize(depth * ranks);
   for (int64_t h = 0; h < depth; ++h) {
     int32_t* const order = by_worth_.data() + h * ranks;
     for (int32_t c = 0; c < ranks; ++c) order[c] = c;

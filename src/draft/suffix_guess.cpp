@@ -23,7 +23,7 @@ class Counts {
   // Of the context's last `match` tokens.
   Place matched(std::span<const int32_t> context, int match, uint64_t starts) const {
     Place place{.starts = starts, .len = match};
-    place.is_in_tree = tree_.walk(place.in_tree, context.last(size_t(match)));
+    place.is_in_tree = tree_.walk(place.in_tree, context.last(match));
     return place;
   }
 

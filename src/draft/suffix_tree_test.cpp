@@ -126,7 +126,7 @@ TEST(SuffixTree, ForgetsItsEndAsIfItHadNeverKnownIt) {
       const int kept = dice.below(int(text.size()) + 1);
       for (int at = int(text.size()) - depth; at + depth > kept && at >= 0; --at) tree.erase(uint32_t(at), depth);
       const int first = std::max(0, kept - depth + 1);
-      text.resize(size_t(kept));
+      text.resize(kept);
       tree.cut(uint32_t(kept));
       for (const int32_t token : random_stream(dice.below(256 - kept) / 2, alphabet, dice)) {
         text.push_back(token);

@@ -50,7 +50,7 @@ inline Sequence sequence_of(Tokens tokens, Slot slot = 0, int64_t max_len = 4096
 
 struct Tree {
   explicit Tree(int capacity = 64) : ids(size_t(capacity), -1) {
-    tree.parents.resize(size_t(capacity), -7);
+    tree.parents.resize(capacity, -7);
     tree.tokens = view(ids, capacity);
   }
   // What a proposer finds for an open sequence.

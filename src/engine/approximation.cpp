@@ -75,7 +75,7 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
                     "--reuse-layers by --reuse-schedule, or the layers by --reuse-set",
             o.precision_class));
   }
-  plan.sharing.reused.assign(size_t(shape.layers), 0);
+  plan.sharing.reused.assign(shape.layers, 0);
   for (const int layer : a.reuse_layers) plan.sharing.reused[layer] = 1;
   return {};
 }

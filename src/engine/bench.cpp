@@ -64,7 +64,7 @@ PassCost DepthBench::time(
       .policy = policy,
       .parents = parents,
   };
-  tree_.parents.resize(size_t(plan_.gamma));
+  tree_.parents.resize(plan_.gamma);
   tree_.make_chain(rows - 1);
   for (size_t row = 1; row < parents.size(); ++row) tree_.parents[row - 1] = parents[row] - 1;
   std::vector<double> times, selects;

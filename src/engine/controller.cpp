@@ -127,9 +127,9 @@ Controller::Controller(EngineParts& parts)
     profile.apply(planner_, kSelf);
     ratio_ = profile.ratio;
   }
-  views_.reserve(size_t(parts.limits.max_seqs));
-  lookups_.reserve(size_t(parts.limits.max_seqs));
-  decisions_.reserve(size_t(parts.limits.max_seqs));
+  views_.reserve(parts.limits.max_seqs);
+  lookups_.reserve(parts.limits.max_seqs);
+  decisions_.reserve(parts.limits.max_seqs);
 }
 
 Controller::~Controller() {

@@ -349,7 +349,7 @@ Status read_cache_file(const std::string& path, std::string& text, bool& found) 
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file ? std::streamoff(file.tellg()) : -1;
   if (size < 0 || size > kMost) return Error{fmt::format("cannot be read, or above 16 MiB: {}", path)};
-  text.resize(size_t(size));
+  text.resize(size);
   file.seekg(0);
   file.read(text.data(), size);
   if (!file) return Error{fmt::format("cannot be read: {}", path)};

@@ -18,6 +18,6 @@ inline constexpr double kCoarserFrom = 8;  // bits a weight from which drafts re
 inline constexpr int kStreamingSinks = 4;
 inline constexpr int kSelectingRows = 2;                // of the prompt, for the first selection
 inline constexpr int kVerifyRowsPerSequence = 8;        // that a step has room for, on average, where many requests run
-inline constexpr int64_t kKvMemory = int64_t(4) << 30;  // KV memory that is taken unasked, beyond one full context
+inline constexpr int64_t kKvMemory = int64_t(4) << 30;  // KV memory that is taken unasked on a CPU, beyond one full context
 
 }

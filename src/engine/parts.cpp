@@ -17,6 +17,7 @@ namespace hunch {
 namespace {
 
 constexpr int kMostMaskWorkers = 8;
+constexpr double kMostOfMemory = 0.9;  // that is free, for KV
 
 std::string human_bytes(double bytes) {
   for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
@@ -209,7 +210,7 @@ Status EngineParts::plan_limits() {
 }
 
 // Memory is planned, then taken once: what --kv-memory says, else the context asked for (or the model's) for as many requests as
-// may run at once, up to a few GiB.
+// may run at once, up to a few GiB or a share of the device. What is given beyond that keeps beginnings of earlier requests.
 Status EngineParts::plan_memory() {
   const int64_t trained = model->shape().context_len, page_bytes = this->page_bytes();
   const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
@@ -227,8 +228,23 @@ Status EngineParts::plan_memory() {
     context_len = longest;
   }
   int64_t num_pages = pages_of(context_len);
-  if (options.kv_memory_bytes == 0)
-    num_pages = std::max(num_pages, std::min(num_pages * options.max_num_seqs, defaults::kKvMemory / page_bytes));
+  const double memory = double(backend->memory_bytes());
+  const NsaShape& nsa = model->shape().nsa;
+  const auto compressed_pages = [&] {
+    return nsa.used() ? std::max<int64_t>(1, pages_of(nsa.rows_of(context_len))) * options.max_num_seqs : 0;
+  };
+  const auto compressed_bytes = [&] { return double(compressed_pages()) * double(backend->kv_page_bytes(geometry)); };
+  const auto pages_in = [&](double bytes) {
+    return int64_t(std::max(0.0, std::min(bytes, kMostOfMemory * memory) - compressed_bytes()) / double(page_bytes));
+  };
+  const int64_t seats = num_pages * options.max_num_seqs;
+  if (options.kv_memory_bytes == 0 && backend->asynchronous()) {
+    const double total = double(backend->total_memory_bytes()), taken = total - memory;
+    const int64_t most = pages_in(options.memory_share * total - taken - draft_copy_bytes());
+    num_pages = std::max(num_pages, options.fill_memory && options.prefix_caching ? most : std::min(seats, most));
+  } else if (options.kv_memory_bytes == 0) {
+    num_pages = std::max(num_pages, std::min(seats, defaults::kKvMemory / page_bytes));
+  }
   if (options.kv_memory_bytes > 0) {
     const int64_t affordable = options.kv_memory_bytes / page_bytes;
     if (affordable < 1 || (options.context_len > 0 && affordable < num_pages))
@@ -237,15 +253,10 @@ Status EngineParts::plan_memory() {
               human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
               human_bytes(double(page_bytes)), kPageLen)};
     context_len = std::min(context_len, affordable * kPageLen);
-    num_pages = std::min(num_pages * options.max_num_seqs, affordable);
+    num_pages = std::min(affordable, options.prefix_caching ? std::max(seats, pages_in(memory)) : seats);
   }
-  const NsaShape& nsa = model->shape().nsa;
-  const int64_t compressed_pages =
-      nsa.used() ? std::max<int64_t>(1, pages_of(nsa.rows_of(context_len))) * options.max_num_seqs : 0;
-  const double needed =
-      double(num_pages) * double(page_bytes) + double(compressed_pages) * double(backend->kv_page_bytes(geometry));
-  const double memory = double(backend->memory_bytes());
-  if (needed > 0.9 * memory)
+  const double needed = double(num_pages) * double(page_bytes) + compressed_bytes();
+  if (needed > kMostOfMemory * memory)
     return Error{
         fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
                     "or take --kv-type q8_0 or weights of a smaller type",
@@ -254,7 +265,7 @@ Status EngineParts::plan_memory() {
   if (!store)
     return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
   if (nsa.used()) {
-    compressed = backend->make_kv_store(geometry, compressed_pages);
+    compressed = backend->make_kv_store(geometry, compressed_pages());
     if (!compressed)
       return Error{
           fmt::format("the compressed rows of {} sequences of {} tokens cannot be allocated; lower -c or the number of "
@@ -294,14 +305,22 @@ void EngineParts::forget_prefixes() {
   if (prefix_cache) prefix_cache->clear();
 }
 
-double EngineParts::bits_per_weight() const {
+double EngineParts::bits_per_weight(double* weights) const {
   double bytes = 0, elements = 0;
   for (const Tensor& tensor : checkpoint->tensors()) {
     double count = 1;
     for (const int64_t extent : tensor.shape) count *= double(extent);
     bytes += double(tensor.bytes), elements += count;
   }
+  if (weights) *weights = elements;
   return elements > 0 ? 8 * bytes / elements : 0;
+}
+
+// Of the copy of the weights that drafts of `self` read where that halves them; it is made later.
+double EngineParts::draft_copy_bytes() const {
+  constexpr double kBytes = 18.0 / 32;  // a weight in Q4_0
+  double weights = 0;
+  return bits_per_weight(&weights) < defaults::kCoarserFrom ? 0 : weights * kBytes;
 }
 
 Result<const Model*> EngineParts::draft_weights(DType type) {

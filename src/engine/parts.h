@@ -73,7 +73,7 @@ class EngineParts {
   std::unique_ptr<Trace> trace;                  // null: none is wanted
 
   int64_t page_bytes() const;  // of a page, the target's and all drafters'
-  double bits_per_weight() const;
+  double bits_per_weight(double* weights = nullptr) const;
   // The model's weights in another encoding, for drafts; made at first use and kept.
   Result<const Model*> draft_weights(DType);
   bool has_draft_weights(DType type) const { return draft_weights_.contains(type) && draft_weights_.at(type); }
@@ -88,6 +88,7 @@ class EngineParts {
   Result<VocabMap> open_draft_model(const DrafterOptions&, Learned&) const;
   Status plan_limits();
   Status plan_memory();
+  double draft_copy_bytes() const;
   KvGeometry geometry_of(KvGeometry drafter) const;
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
   std::mutex grammars_mutex_;

@@ -41,7 +41,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  insists_.resize(slots), reach_.resize(size_t(kSteps));
+  insists_.resize(slots), reach_.resize(kSteps);
   for (auto& curve : verify_curves_) curve.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
@@ -210,7 +210,7 @@ Planner::Totals Planner::fill(
     for (int g = 1; g <= best.gamma; ++g) reach_[g] += chain.drafts[g] - chain.drafts[g - 1];
   }
   totals.ms = verify_ms(rows);
-  if (learning > 0) {
+  if (passing >= 0 && learning > 0) {
     totals.ms += once_[passing][learning];
     for (int g = 1; g <= longest; ++g) totals.ms += step_ms(passing, reach_[g]);
   }

@@ -93,7 +93,7 @@ Result<ReuseSchedule> ReuseSchedule::from_json(std::string_view text, const Mode
       .loss = in["loss"].get<double>(),
       .budget = in["budget"].get<double>(),
   };
-  std::vector<uint8_t> seen(size_t(model.layers), 0);
+  std::vector<uint8_t> seen(model.layers, 0);
   for (const json& s : in["steps"]) {
     if (!is_number(s, "layer") || !is_number(s, "loss")) return damaged;
     const double layer = s["layer"].get<double>();
@@ -145,7 +145,7 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
       for (size_t c = 0; c < candidates.size(); ++c) {
         if (candidates[c] >= 0) sharing.reused[size_t(candidates[c])] = 1;
         run->rewind(int64_t(begun.size()));
-        run->feed(end.first(size_t(scored)), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
+        run->feed(end.first(scored), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0]; ++row)
             sums[c] -= log_probability(logits[row], end[first + row + 1]) / double(tokens);
         });

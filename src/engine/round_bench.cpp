@@ -80,7 +80,7 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
         most - options.depth, parts.context_len));
   parts.forget_prefixes();
   Request request = wanted;
-  request.prompt.resize(size_t(options.depth));
+  request.prompt.resize(options.depth);
   for (int64_t i = 0; i < options.depth; ++i) request.prompt[i] = int32_t(i % 1000);
   request.speculation.num_tokens = options.gamma, request.speculation.tree_tokens = options.beside;
   for (int slot = 0; slot < options.batch; ++slot) {

@@ -82,7 +82,7 @@ Status Running::add_drafter(const std::string& name) {
   const int64_t vocab = parts_.model->shape().vocab_size;
   Drafter drafter{.name = name};
   HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
-  drafter.tree.parents.resize(size_t(nodes));
+  drafter.tree.parents.resize(nodes);
   drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();

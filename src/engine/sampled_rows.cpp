@@ -6,8 +6,8 @@ SampledRows::SampledRows(Backend& backend, int64_t vocab, int64_t max_rows)
     : backend_(backend), vocab_(vocab), max_rows_(max_rows), weighs_(backend.asynchronous()) {
   logits_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
   tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t), Memory::Shared);
-  positions_.resize(size_t(max_rows));
-  chains_.reserve(size_t(max_rows));
+  positions_.resize(max_rows);
+  chains_.reserve(max_rows);
 }
 
 void SampledRows::prepare(Reads reads) {

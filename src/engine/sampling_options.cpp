@@ -48,7 +48,7 @@ Status check_ranges(const SamplingOptions& s, int64_t vocab) {
 
 // Bans that hold on every row must leave an id; those of longer bad words depend on the row and may at worst end a request.
 Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
-  std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
+  std::vector<bool> banned(vocab, !rules.allowed.empty());
   for (const int32_t id : rules.allowed) banned[id] = false;
   for (const auto& [id, bias] : rules.bias)
     if (bias <= kBanBias) banned[id] = true;

@@ -15,9 +15,9 @@ Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache*
     : limits_(limits), pool_(pool), cache_(cache) {
   HUNCH_CHECK(limits.max_seqs > 0 && limits.rows >= limits.max_seqs + 2 * limits.selecting_rows);
   HUNCH_CHECK(limits.verify_rows >= limits.max_seqs && limits.chunk_len >= limits.selecting_rows);
-  running_.reserve(size_t(limits.max_seqs));
-  plan_.decodes.reserve(size_t(limits.max_seqs));
-  plan_.chunks.reserve(size_t(limits.max_seqs));
+  running_.reserve(limits.max_seqs);
+  plan_.decodes.reserve(limits.max_seqs);
+  plan_.chunks.reserve(limits.max_seqs);
   for (int slot = limits.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 struct Seat final : Scheduled {
   explicit Seat(int64_t prompt, int64_t output, int gamma = 0) : output(output), gamma(gamma) {
-    sequence.tokens.resize(size_t(prompt));
+    sequence.tokens.resize(prompt);
     std::iota(sequence.tokens.begin(), sequence.tokens.end(), 0);
     sequence.prompt_len = prefill_target = prompt;
     sequence.max_len = prompt + output;
@@ -97,7 +97,7 @@ class Machine {
     EXPECT_LE(verify, limits.verify_rows);
     EXPECT_LE(scheduler->num_running(), limits.max_seqs);
     // Every slot once; pages that two sequences hold are whole and committed.
-    std::vector<int> slots(size_t(limits.max_seqs), 0);
+    std::vector<int> slots(limits.max_seqs, 0);
     for (const Scheduled* who : scheduler->running()) EXPECT_EQ(++slots[who->sequence.slot], 1);
     for (const Scheduled* who : scheduler->running())
       for (int64_t page = 0; page < who->sequence.pages.num_pages(); ++page)

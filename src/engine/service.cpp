@@ -71,7 +71,7 @@ Service::Service(EngineParts& parts)
       scheduler_(parts.limits, *parts.pool, parts.prefix_cache ? &*parts.prefix_cache : nullptr),
       step_(parts, parts.limits),
       controller_(parts) {
-  running_.reserve(size_t(parts.limits.max_seqs));
+  running_.reserve(parts.limits.max_seqs);
 }
 
 Service::~Service() {

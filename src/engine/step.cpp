@@ -406,7 +406,7 @@ void Step::follow(const StepPlan& plan, View<const float, 2> hidden) {
 Error Step::nothing_chosen(const Running& who, int64_t position) {
   if (!who.grammar()) return numerical_error(position);
   const int64_t vocab = parts_.model->shape().vocab_size;
-  const std::vector<float> zeros(static_cast<size_t>(vocab));
+  const std::vector<float> zeros(vocab);
   patch_.reserve(vocab, 0);
   const float* left =
       patch_.apply({.logits = View<const float, 2>(zeros.data(), 1, vocab), .state = who.sequence.logit_state.get()}, 0);
@@ -473,7 +473,7 @@ void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const
   for (int64_t row = int64_t(stats.prompt_logprobs.size()) - sequence.committed_len; row < end;) {
     const int64_t rows = std::min(end - row, most_looked_), next = sequence.committed_len + row + 1;
     parts_.model->logits(*parts_.backend, hidden.slice(row, rows), rows_.logits(0, rows));
-    look_at(0, std::span(sequence.tokens).subspan(size_t(next), size_t(rows)), who.plan.prompt_logprobs, 0);
+    look_at(0, std::span(sequence.tokens).subspan(next, rows), who.plan.prompt_logprobs, 0);
     (void)parts_.backend->synchronize();
     for (int64_t i = 0; i < rows; ++i)
       stats.prompt_logprobs.push_back(looked(i, who.plan.prompt_logprobs, stats.prompt_top.emplace_back()));

@@ -87,7 +87,7 @@ class Dice {
 
 inline std::vector<int32_t> random_prompt(int len, int vocab, uint64_t seed) {
   Dice dice(seed);
-  std::vector<int32_t> prompt(static_cast<size_t>(len));
+  std::vector<int32_t> prompt(len);
   for (int32_t& id : prompt) id = dice.below(vocab);
   return prompt;
 }

@@ -34,9 +34,9 @@ CheckRecord make_record(int layers, int rows) {
   CheckRecord out;
   out.rows = rows, out.layers = layers;
   out.jaccard.assign(size_t(layers) * size_t(layers), 0);
-  out.overlap.assign(size_t(rows), 0), out.overlap_pairs.assign(size_t(rows), 0);
-  out.channels.assign(size_t(layers), std::vector<int64_t>(CheckRecord::kBins));
-  out.ratios.resize(size_t(layers)), out.sets.resize(size_t(layers));
+  out.overlap.assign(rows, 0), out.overlap_pairs.assign(rows, 0);
+  out.channels.assign(layers, std::vector<int64_t>(CheckRecord::kBins));
+  out.ratios.resize(layers), out.sets.resize(layers);
   return out;
 }
 

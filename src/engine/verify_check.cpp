@@ -79,7 +79,7 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
         return usage_error(
             "--verify-reuse calibrated: the calibration has no anchors, since no text of it was longer than --verify-dense");
       if (!known) return needs_calibration("--verify-reuse calibrated");
-      out.anchors.assign(size_t(shape.layers), 0);
+      out.anchors.assign(shape.layers, 0);
       for (const int layer : known->anchors) out.anchors[layer] = 1;
       // The first layer that chooses at all is one: nobody before it chose.
       for (int layer = 0; layer < shape.layers; ++layer)

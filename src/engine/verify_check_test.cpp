@@ -27,8 +27,8 @@ Request random_request(Engine& engine, int prompt_len, uint64_t seed, int64_t ma
 VerifyCalibration made_up(Engine& engine) {
   const ModelShape& shape = engine.parts().model->shape();
   VerifyCalibration out{.model = verify_model_name(engine.parts()), .layers = shape.layers, .anchors = {0}};
-  out.channel_sizes.assign(size_t(shape.layers), std::vector<float>(19, 0.01f));
-  out.expert_betas.assign(size_t(shape.layers), std::vector<float>(size_t(std::max(1, shape.experts_per_token)), 2.0f));
+  out.channel_sizes.assign(shape.layers, std::vector<float>(19, 0.01f));
+  out.expert_betas.assign(shape.layers, std::vector<float>(size_t(std::max(1, shape.experts_per_token)), 2.0f));
   return out;
 }
 

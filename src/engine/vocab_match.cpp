@@ -38,8 +38,8 @@ class Matcher {
 
   VocabMap map(bool by_id) const {
     VocabMap out;
-    out.target_ids.assign(size_t(draft_.columns), -1);
-    out.own_ids.assign(size_t(target_.columns), end_);
+    out.target_ids.assign(draft_.columns, -1);
+    out.own_ids.assign(target_.columns, end_);
     for (int32_t id = 0; id < num_tokens(target_); ++id) {
       const std::string_view bytes = target_.tokenizer.token_bytes(id);
       if (bytes.empty()) continue;

@@ -43,7 +43,7 @@ std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t 
   uint64_t chain = chain_of(salt);
   Node* before = nullptr;
   for (int64_t first = 0; first + kPageLen <= std::min<int64_t>(max_entries, int64_t(tokens.size())); first += kPageLen) {
-    const auto part = tokens.subspan(size_t(first), kPageLen);
+    const auto part = tokens.subspan(first, kPageLen);
     chain = chain_of(chain, part);
     before = lookup(before, chain, part, salt);
     if (!before) break;
@@ -69,7 +69,7 @@ PrefixCache::Node* PrefixCache::end_of(const Sequence& sequence, const Published
   Node* node = nullptr;
   uint64_t chain = chain_of(sequence.cache_salt);
   for (int64_t first = 0; first < so_far.entries; first += kPageLen) {  // the known pages of the same beginning
-    const auto part = tokens.subspan(size_t(first), kPageLen);
+    const auto part = tokens.subspan(first, kPageLen);
     chain = chain_of(chain, part);
     node = lookup(node, chain, part, sequence.cache_salt);
     if (!node) return nullptr;
@@ -88,7 +88,7 @@ void PrefixCache::publish(const Sequence& sequence, Published& so_far) {
   }
   uint64_t chain = before ? before->chain : chain_of(sequence.cache_salt);
   for (; so_far.entries + kPageLen <= sequence.committed_len; so_far.entries += kPageLen) {
-    const auto part = std::span<const int32_t>(sequence.tokens).subspan(size_t(so_far.entries), kPageLen);
+    const auto part = std::span<const int32_t>(sequence.tokens).subspan(so_far.entries, kPageLen);
     chain = chain_of(chain, part);
     Node* node = lookup(before, chain, part, sequence.cache_salt);
     if (!node) {

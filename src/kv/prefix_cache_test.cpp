@@ -9,7 +9,7 @@ namespace hunch {
 namespace {
 
 std::vector<int32_t> counted(int32_t from, int64_t length) {
-  std::vector<int32_t> out(static_cast<size_t>(length));
+  std::vector<int32_t> out(length);
   std::iota(out.begin(), out.end(), from);
   return out;
 }

@@ -107,7 +107,7 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
     made.dtype = DType::F32;
     bytes.resize(size_t(rows * columns) * sizeof(float));
     auto* to = reinterpret_cast<float*>(bytes.data());
-    std::vector<float> values(static_cast<size_t>(columns));
+    std::vector<float> values(columns);
     for (int64_t row = 0; row < rows; ++row) {
       dequantise_row(*tensor, first + row, values.data());
       for (int64_t column = 0; column < columns; ++column)
@@ -151,7 +151,7 @@ void WeightLoader::convert(const Tensor& tensor, DType type) {
   if (!workers_) workers_.emplace(backend_.asynchronous() ? kMostThreads : backend_.threads());
   const int64_t each = std::max<int64_t>(1, kAtOnce / columns);  // rows
   workers_->run((rows + each - 1) / each, [&](int64_t i) {
-    std::vector<float> values(static_cast<size_t>(columns));
+    std::vector<float> values(columns);
     for (int64_t row = i * each; row < std::min(rows, (i + 1) * each); ++row) {
       dequantise_row(tensor, row, values.data());
       quantise_row(type, values.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);

@@ -37,7 +37,7 @@ std::unique_ptr<NsaWeights> load_nsa(Backend& backend, WeightLoader& load, const
   out->gate = load.matrix(name("nsa_gate.weight"));
   std::vector<float> key = load.values(name("nsa_cmp_k.weight")), value = load.values(name("nsa_cmp_v.weight"));
   if (model.nsa.kind == NsaShape::Kind::Mean) {
-    key.assign(size_t(model.kv_heads * model.nsa.cmp_len), 1.0f / float(model.nsa.cmp_len));
+    key.assign(model.kv_heads * model.nsa.cmp_len, 1.0f / float(model.nsa.cmp_len));
     value = key;
   }
   out->key = backend.constant(key), out->value = backend.constant(value);

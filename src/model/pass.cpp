@@ -33,12 +33,12 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   const size_t rows = size_t(limits.max_rows);
   positions_.resize(rows), last_.resize(rows), used_.resize(rows);
   lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
-  segments_.reserve(size_t(limits.max_segments));
-  runs_.reserve(size_t(limits.max_segments)), parts_.reserve(size_t(limits.max_segments));
+  segments_.reserve(limits.max_segments);
+  runs_.reserve(limits.max_segments), parts_.reserve(limits.max_segments);
   if (!limits.compressed) return;
-  compressed_pages_.resize(size_t(limits.compressed->num_pages));
+  compressed_pages_.resize(limits.compressed->num_pages);
   std::iota(compressed_pages_.begin(), compressed_pages_.end(), 0);
-  compressing_.reserve(size_t(limits.max_segments)), nsa_runs_.reserve(size_t(limits.max_segments));
+  compressing_.reserve(limits.max_segments), nsa_runs_.reserve(limits.max_segments);
   listed_shape_ = shape.nsa, listed_shape_.sel_count = shared_list_len(shape.nsa);
   const size_t lists = rows * size_t(shape.kv_heads) * sizeof(int32_t);
   chosen_ = backend.allocate(lists * size_t(shape.nsa.sel_count), Memory::Shared);

@@ -28,7 +28,7 @@ RopeFrequencies rope_frequencies(const ModelShape& shape) {
   const RopeScaling& s = shape.rope_scaling;
   const int dim = shape.rope_dim > 0 ? shape.rope_dim : shape.head_dim;
   RopeFrequencies out;
-  out.inv_freq.resize(size_t(dim / 2));
+  out.inv_freq.resize(dim / 2);
   double low = 0, high = 1;
   if (s.kind == RopeScaling::Kind::Yarn) {
     low = yarn_dimension(s.beta_fast, dim, shape.rope_theta, s.original_context);

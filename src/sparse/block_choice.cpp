@@ -25,7 +25,7 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
   const int heads = int(scores.extent[0]);
   const int64_t first = std::min<int64_t>(sinks, blocks), last = std::max(first, blocks - recent);
   const int64_t forced = first + blocks - last;
-  kept.resize(size_t(heads));
+  kept.resize(heads);
   struct Candidate {
     float score;
     int32_t head, block;
@@ -57,7 +57,7 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
 
 void BlockMeans::open(Backend& backend, const KvGeometry& geometry, int block, int64_t blocks) {
   backend_ = &backend, block_ = block;
-  done_.assign(size_t(geometry.layers), 0);
+  done_.assign(geometry.layers, 0);
   const int64_t pages = (blocks + kPageLen - 1) / kPageLen;
   if (pages <= int64_t(pages_.size())) return;
   store_.reset();  // before the larger one is taken
@@ -65,7 +65,7 @@ void BlockMeans::open(Backend& backend, const KvGeometry& geometry, int block, i
   means.dtype = bounds_dtype(geometry.dtype);
   store_ = backend.make_kv_store(means, pages);
   HUNCH_CHECK(store_ != nullptr);
-  pages_.resize(size_t(pages));
+  pages_.resize(pages);
   std::iota(pages_.begin(), pages_.end(), 0);
 }
 
@@ -84,7 +84,7 @@ void BlockMeans::score(int layer, View<const float, 2> q, bool max_of_group, int
     rows.extent[0] = group, rows.extent[1] = kv_heads;
     rows.stride[0] = q.stride[0], rows.stride[1] = group * q.stride[0];
   }
-  const std::vector<uint8_t> used(size_t(rows.extent[0]), 1);
+  const std::vector<uint8_t> used(rows.extent[0], 1);
   backend_->score_keys({
       .layer = layer,
       .q = rows,

@@ -81,7 +81,7 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
       for (const int64_t blocks : {1, 2, 9}) {  // entries behind them are tentative: they change nothing
         for (int layer = 0; layer < kLayers; ++layer) means.extend(layer, kv, blocks);
         for (const bool most : {false, true}) {
-          std::vector<float> out(size_t(kKvHeads * blocks));
+          std::vector<float> out(kKvHeads * blocks);
           const auto scores = test::view(out, kKvHeads, blocks);
           means.score(1, test::view(query, kHeads, kDim), most, blocks, scores);
           for (int head = 0; head < kKvHeads; ++head)

@@ -16,7 +16,7 @@ DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block, int 
       max_rows_(setup.max_draft + 1),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(layer_step >= 1);
-  move_from_.reserve(size_t(max_rows_)), move_to_.reserve(size_t(max_rows_));
+  move_from_.reserve(max_rows_), move_to_.reserve(max_rows_);
   lists_of_.resize(window_.size());
   for (int layer = 0, chose = 0, seen = 0; layer < num_layers(); ++layer) {
     if (selects(layer) && seen++ % layer_step == 0) chose = layer;
@@ -39,7 +39,7 @@ void DraftCopy::open(const Sequence& sequence, int64_t tail) {
     state.store.reset();  // before the larger one is taken
     state.store = backend_.make_kv_store(geometry_, pages);
     HUNCH_CHECK(state.store != nullptr);
-    state.pages.resize(size_t(pages));
+    state.pages.resize(pages);
     std::iota(state.pages.begin(), state.pages.end(), 0);
     // What nobody wrote must not be read: a NaN shows it.
     state.store->poison(ref(state).pages, 0, pages * kPageLen);

@@ -291,7 +291,7 @@ void expect_copied(Rig& rig, const Live& run, const std::string& what) {
 
 // Rows of the last pass that count, given those that were accepted.
 std::vector<int> counting(const std::string& rows, const Live& run, const std::vector<int32_t>& accepted) {
-  std::vector<int> all(size_t(run.info.num_rows));
+  std::vector<int> all(run.info.num_rows);
   std::iota(all.begin(), all.end(), 0);
   if (rows == "all" || (rows == "accepted" && accepted.empty())) return all;
   if (rows == "first_last") return {0, all.back()};
@@ -420,7 +420,7 @@ void expect_drafts(const char* device, const Config& config) {
         const int64_t pages = run->sequence.committed_len / page;
         const int64_t drafted = std::count(run->drafted.begin(), run->drafted.end(), uint8_t(1));
         for (int set = 0; set < (shared ? 1 : kKvHeads); ++set) {
-          Scores scores(static_cast<size_t>(pages), quest && !shared ? -1e300 : 0);
+          Scores scores(pages, quest && !shared ? -1e300 : 0);
           for (int head = shared ? 0 : set * kGroup; head < (shared ? kHeads : (set + 1) * kGroup); ++head) {
             double lse = 0;
             if (!quest) {  // over everything up to the draft row itself, which is the newest entry written

@@ -37,7 +37,7 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       reduced_(backend_, sets_),
       slots_(size_t(setup.max_sequences)) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.pool == 1 || how.block == 1));
-  used_.resize(size_t(max_rows_));
+  used_.resize(max_rows_);
 }
 
 size_t ScoredPolicy::bytes() const {
@@ -54,7 +54,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   if (how_.pool > 1 || how_.block > score_block_) reduced_.reserve(sequence.max_len);
   SlotState& state = slots_[sequence.slot];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
-  state.noted.assign(size_t(max_rows_), 0);
+  state.noted.assign(max_rows_, 0);
   const size_t row_bytes = size_t(geometry_.layers) * size_t(max_rows_) * size_t(heads_) * sizeof(float);
   state.draft_lse = backend_.allocate(row_bytes);
   state.last_lse = backend_.allocate(size_t(geometry_.layers) * size_t(heads_) * sizeof(float));

@@ -35,7 +35,7 @@ SparseCheck::SparseCheck(Setup setup)
   if (options_.experts)
     for (const auto& betas : options_.experts->betas)
       betas_.push_back(betas.empty() ? Buffer() : setup_.backend->constant(betas));
-  last_.head_first.resize(size_t(setup_.geometry.kv_heads));
+  last_.head_first.resize(setup_.geometry.kv_heads);
   chosen_.resize(setup_.window.size(), last_);
 }
 
@@ -65,7 +65,7 @@ void SparseCheck::open(const Sequence& sequence) {
   store_.reset();  // before the larger one is taken
   store_ = backend.make_kv_store(g, pages);
   HUNCH_CHECK(store_ != nullptr);
-  pages_.resize(size_t(pages));
+  pages_.resize(pages);
   std::iota(pages_.begin(), pages_.end(), 0);
 }
 
@@ -228,7 +228,7 @@ SparseCheck::Counts SparseCheck::counts() const {
 
 bool SparseCheck::end_pass(int rows) {
   if (CheckRecord* record = options_.record; record && !record->sets.empty()) {
-    std::vector<std::vector<int32_t>> flat(size_t(record->layers));  // head after head, told apart by a stride
+    std::vector<std::vector<int32_t>> flat(record->layers);  // head after head, told apart by a stride
     for (int layer = 0; layer < record->layers; ++layer)
       for (size_t head = 0; head < record->sets[layer].size(); ++head)
         for (const int32_t block : record->sets[layer][head])
@@ -268,7 +268,7 @@ void SparseCheck::watch_blocks(int layer, View<const float, 3> q, int64_t len) {
     choose_blocks(rate(layer, q[row], quota.full), quota.full, quota.count, b.sinks, quota.recent, b.joint, kept_);
     sets.push_back(kept_);
   }
-  record.sets.resize(size_t(record.layers));
+  record.sets.resize(record.layers);
   record.sets[layer] = sets[0];
   for (int a = 0; a < rows; ++a)
     for (int b = a + 1; b < rows && b - a < int(record.overlap.size()); ++b)

@@ -19,7 +19,7 @@ const BlockBudget kBudget{.ratio = 0.2, .dense_len = 16, .block = kBlock};
 struct Noise {
   uint32_t n = 0;
   std::vector<float> operator()(int64_t rows, int heads, float scale = 1) {
-    std::vector<float> out(size_t(rows * heads * kDim));
+    std::vector<float> out(rows * heads * kDim);
     for (float& x : out) x = scale * (float(noise_bits({.seed = 11}, NoiseStream::Target, 0, n++)) * 0x1p-31f - 1);
     return out;
   }

@@ -211,7 +211,7 @@ bool grammars_available() { return true; }
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits limits)
     : vocab_(vocab), end_ids_(std::move(end_ids)), limits_(limits) {
   std::erase_if(end_ids_, [&](int32_t id) { return id < 0 || id >= vocab; });
-  std::vector<std::string> tokens(static_cast<size_t>(vocab));
+  std::vector<std::string> tokens(vocab);
   // An empty token is one that no output has.
   for (int32_t id = 0; id < std::min<int64_t>(vocab, tokenizer.vocab_size()); ++id)
     if (!tokenizer.is_special(id) && std::find(end_ids_.begin(), end_ids_.end(), id) == end_ids_.end())

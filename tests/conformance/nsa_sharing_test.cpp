@@ -28,7 +28,7 @@ class Recorder final : public ReferenceBackend {
     NsaShape exact = *args.nsa.shape;
     exact.sel_count = sel_count;
     NsaAttentionArgs own = args;
-    std::vector<int32_t> lists(size_t(rows * heads * sel_count), -1);
+    std::vector<int32_t> lists(rows * heads * sel_count, -1);
     own.nsa.shape = &exact, own.given = false, own.out = {};
     own.chosen = View<int32_t, 3>(lists.data(), rows, heads, sel_count);
     ReferenceBackend::nsa_attention(own);

@@ -80,7 +80,7 @@ class Fp8Model : public FolderTest {
       }
       const int64_t out = shape[0], in = shape[1], rows = kind.rows ? kind.rows : out, columns = kind.columns ? kind.columns : in;
       const int64_t across = (in + columns - 1) / columns, down = (out + rows - 1) / rows;
-      std::vector<float> scales(size_t(across * down));
+      std::vector<float> scales(across * down);
       for (float& scale : scales) scale = (0.5f + float(dice.below(1024)) / 1024) / (256 * std::sqrt(float(in)));
       std::vector<uint8_t> codes;
       for (int64_t i = 0; i < out * in; ++i) {

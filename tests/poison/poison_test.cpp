@@ -18,7 +18,7 @@ struct Outcome {
 
 // NaN in every page of a store.
 void poison_all(KvStore& store) {
-  std::vector<int32_t> pages(size_t(store.num_pages));
+  std::vector<int32_t> pages(store.num_pages);
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = int32_t(i);
   store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
 }
@@ -128,7 +128,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
           poison_tail(*parts.store, *step);
           const NsaShape& nsa = parts.model->shape().nsa;
           const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
-          std::vector<int32_t> own(static_cast<size_t>(pages));
+          std::vector<int32_t> own(pages);
           for (int64_t i = 0; i < pages; ++i) own[i] = int32_t(step->sequence().slot * pages + i);
           parts.compressed->poison(
               View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);

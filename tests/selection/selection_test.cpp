@@ -62,7 +62,7 @@ class Replay {
     for (int32_t page = 0; page < 8; ++page) pages_.push_back(7 - page);
     kv_ = {store_.get(), view(pages_)};
     auto k = recording.array(keys);
-    k.resize(size_t(prefix_ * kv_heads_ * head_dim_));
+    k.resize(prefix_ * kv_heads_ * head_dim_);
     const auto own = recording.array(layer["row_keys"]);
     k.insert(k.end(), own.begin(), own.end());
     const View<const float, 3> view(k.data(), prefix_ + rows_, kv_heads_, head_dim_);
@@ -80,10 +80,10 @@ class Replay {
     const bool per_kv = wanted["per_kv"];
     const int sets = per_kv ? kv_heads_ : 1;
     const int64_t count = wanted["k"];
-    std::vector<uint8_t> used(static_cast<size_t>(rows_));
+    std::vector<uint8_t> used(rows_);
     for (int row = 0; row < rows_; ++row)
       used[row] = wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
-    std::vector<float> scores(size_t(sets * prefix_));
+    std::vector<float> scores(sets * prefix_);
     ScoreArgs args{
         .metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
         .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
@@ -100,7 +100,7 @@ class Replay {
     } else {
       backend_.score_keys({.layer = 0, .scale = scale(), .q = queries(), .kv = kv_, .scores = args});
     }
-    std::vector<int32_t> index(size_t(sets * count));
+    std::vector<int32_t> index(sets * count);
     backend_.top_k({
         .scores = args.out,
         .n = prefix_,
@@ -145,7 +145,7 @@ class Replay {
           {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
     const PassInfo info{.sequence = &sequence, .prompt = prompt, .first_position = prefix_, .num_rows = rows_};
     const ScoreRequest request = policy->scores(0, info);
-    std::vector<float> scores(size_t(kv_heads_ * prefix_)), lse;
+    std::vector<float> scores(kv_heads_ * prefix_), lse;
     ScoreArgs args{.metric = request.metric, .combine = request.combine, .row_used = request.row_used, .lse = request.lse};
     args.prefix_len = prefix_;
     if (request.metric != ScoreMetric::None) args.out = view(scores, request.out.extent[0], prefix_);
@@ -166,7 +166,7 @@ class Replay {
     std::vector<float> out(q_data_.size());
     std::vector<int32_t> last;
     for (int row = 0; row < rows_; ++row) last.push_back(int32_t(prefix_ + row));
-    lse.resize(size_t(rows_ * heads_));
+    lse.resize(rows_ * heads_);
     const AttentionRun run{.num_rows = rows_, .kv = kv_, .last = view(last), .scores = scores};
     backend_.attention({
         .scale = scale(),

@@ -89,6 +89,8 @@ class LLM:
     options.threads = threads or 0
     options.kv_dtype = _KV_DTYPES.get(kv_cache_dtype, kv_cache_dtype)
     options.kv_memory_bytes = kv_cache_memory_bytes or 0
+    options.memory_share = gpu_memory_utilization or options.memory_share
+    options.fill_memory = gpu_memory_utilization is not None
     options.context_len = max_model_len or 0
     options.max_num_seqs = max_num_seqs
     options.max_num_batched_tokens = max_num_batched_tokens or 0

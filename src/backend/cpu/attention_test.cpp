@@ -106,7 +106,7 @@ TEST(CpuAttention, NeverOverflowsWithTheWidestHeadsOfCodes) {
         const auto cpu = make_cpu(isa);
         const KvShape shape{DType::Q8_0, 1, 1, dim};
         const KvCase expected_kv(reference, shape, 70), kv(*cpu, shape, 70);
-        const std::vector<float> ones(size_t(70 * dim), 1.0f);
+        const std::vector<float> ones(70 * dim, 1.0f);
         const View<const float, 3> rows(ones.data(), 70, 1, dim);
         reference.store_kv({0, rows, rows, expected_kv.ref(), 0});
         cpu->store_kv({0, rows, rows, kv.ref(), 0});

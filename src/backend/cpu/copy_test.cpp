@@ -23,7 +23,7 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
   const auto backend = make_backend(GetParam(), 2);
   for (const int64_t rows : {1, 3, 40})
     for (const int64_t n : {1, 7, 64, 130}) {
-      std::vector<float> a(size_t(rows * n)), b(size_t(rows * (n + 2))), one(n), out(size_t(rows * (3 * n + 1)), -5.0f);
+      std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(n), out(size_t(rows * (3 * n + 1)), -5.0f);
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const int64_t width = 3 * n + 1;
       backend->copy_rows({view(a, rows, n), columns(out, width, 0, n)});

@@ -7,7 +7,7 @@ namespace hunch {
 namespace {
 
 std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt19937& random) {
-  std::vector<uint8_t> chosen(size_t(n), 0);
+  std::vector<uint8_t> chosen(n, 0);
   for (int64_t left = count; left > 0;) {
     const int64_t start = int64_t(random() % uint32_t(n));
     for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)

@@ -39,7 +39,7 @@ inline std::vector<std::pair<std::string, DType>> every_store() {
 // FP8 with other scales than 1, and of K others than of V.
 inline constexpr KvScale kTestScales[] = {{0.25f, 2}, {4, 0.125f}};
 inline KvGeometry geometry_of(const KvShape& shape) {
-  return {shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, std::span(kTestScales).first(size_t(shape.layers))};
+  return {shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, std::span(kTestScales).first(shape.layers)};
 }
 
 // A store with `len` entries of random rows (the same for the same seed on every backend) in a shuffled page table.
@@ -47,7 +47,7 @@ struct KvCase {
   KvCase(Backend& backend, const KvShape& shape, int64_t len, uint32_t seed = 1) : shape(shape), len(len) {
     const int64_t num_pages = len / kPageLen + 3;
     store = backend.make_kv_store(geometry_of(shape), num_pages);
-    table.resize(size_t(num_pages));
+    table.resize(num_pages);
     std::iota(table.begin(), table.end(), 0);
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
@@ -66,7 +66,7 @@ struct KvCase {
   KvRef ref() const { return {store.get(), pages()}; }
   // Its K, then its V.
   std::vector<float> entry(int layer, int head, int64_t e) const {
-    std::vector<float> out(size_t(2 * shape.head_dim));
+    std::vector<float> out(2 * shape.head_dim);
     store->read(layer, head, pages(), e, out.data(), out.data() + shape.head_dim);
     return out;
   }

@@ -80,7 +80,7 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
   for (const int64_t vocab : {1, 5, 16, 17, 255, 257, 1000, 5003}) {
     for (const bool ties : {false, true}) {
       constexpr int64_t kRows = 3;
-      std::vector<float> logits(size_t(kRows * vocab));
+      std::vector<float> logits(kRows * vocab);
       for (float& x : logits) x = ties ? float(random() % 3) : normal(random);
       std::vector<int32_t> ids;
       for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % uint64_t(vocab)));

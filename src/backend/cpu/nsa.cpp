@@ -70,7 +70,7 @@ void CpuNsa::grow_tree(const NsaAttentionArgs& args, const NsaRun& run, Tree& tr
   const int nodes = int(parents.size()), type = int(store.dtype);
   HUNCH_CHECK(nodes <= kMaxTreeRows && run.tree.first >= 0 && run.tree.first + run.num_rows <= nodes);
   tree.kept = s.rows_of(run.tree.first_entry);
-  tree.entry_place.resize(size_t(nodes)), tree.row_place.resize(size_t(nodes));
+  tree.entry_place.resize(nodes), tree.row_place.resize(nodes);
   for (int x = 0; x < nodes; ++x) {
     const int32_t parent = parents[size_t(x)];
     HUNCH_CHECK(parent < x && (parent >= 0 || x == 0));

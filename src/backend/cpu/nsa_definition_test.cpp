@@ -19,7 +19,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
     const NsaShape s = nsa_std(len, stride, block, 16, 512);
     const int64_t r = block / stride, c = len / stride, rows = 5 * r + 3, blocks = 7;
     const auto p = random_floats(size_t(rows), 5);
-    std::vector<float> scores(size_t(blocks), -1.0f);
+    std::vector<float> scores(blocks, -1.0f);
     score_blocks(s, p.data(), rows, blocks, scores.data());
     for (int64_t j = 0; j < blocks; ++j) {
       double sum = 0;
@@ -32,7 +32,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
 }
 
 std::vector<int32_t> chosen_of(const NsaShape& s, int64_t position, const std::vector<float>& scores) {
-  std::vector<int32_t> out(size_t(s.sel_count), -77);
+  std::vector<int32_t> out(s.sel_count, -77);
   choose_blocks(s, position, scores.data(), out.data());
   return out;
 }
@@ -67,7 +67,7 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
           [&](int32_t a, int32_t b) { return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[a] > scores[b]; });
       expected.resize(std::min(expected.size(), size_t(count)));
       std::sort(expected.begin(), expected.end());
-      expected.resize(size_t(count), -1);
+      expected.resize(count, -1);
       EXPECT_EQ(chosen_of(s, own * 16 + 5, scores), expected) << count << " of " << own;
     }
 }
@@ -137,7 +137,7 @@ NsaResult branch(const NsaCase& c, NsaRequest request, int open) {
 }
 
 std::vector<float> values_of(const NsaCase& c, int64_t entry) {
-  std::vector<float> k(size_t(c.kv.shape.head_dim)), v(k.size());
+  std::vector<float> k(c.kv.shape.head_dim), v(k.size());
   c.kv.store->read(0, 0, c.kv.pages(), entry, k.data(), v.data());
   return v;
 }

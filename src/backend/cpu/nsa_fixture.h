@@ -47,7 +47,7 @@ struct NsaCase {
       : kv(backend, shape, len, 1), values(nsa, shape), backend(backend) {
     const int64_t pages = nsa.rows_of(len + kNsaRoom) / kPageLen + 1;
     rows = backend.make_kv_store(geometry_of(shape), pages);
-    table.resize(size_t(pages));
+    table.resize(pages);
     for (size_t i = 0; i < table.size(); ++i) table[i] = int32_t(table.size() - 1 - i);
     rows->poison(row_pages(), 0, pages * kPageLen);
     compress(0, len);
@@ -120,7 +120,7 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
     chosen.insert(chosen.end(), r.given.begin(), r.given.end());
   }
   const bool given = !chosen.empty();
-  chosen.resize(size_t(rows * shape.kv_heads * n), -77);
+  chosen.resize(rows * shape.kv_heads * n, -77);
   std::vector<float> out(q.size(), -77.0f);
   NsaAttentionArgs args;
   args.nsa = cases[0]->values.layer();

@@ -65,7 +65,7 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
       for (int64_t r = 0; r < rows; ++r) positions[r] = int32_t(r * 701);
       std::vector<float> frequency(half);
       for (int64_t i = 0; i < half; ++i) frequency[i] = float(std::pow(10000.0, -double(i) / double(half)));
-      std::vector<float> got_angles(size_t(rows * half * 2)), want_angles(got_angles.size());
+      std::vector<float> got_angles(rows * half * 2), want_angles(got_angles.size());
       const View<float, 3> got_view(got_angles.data(), rows, half, 2), want_view(want_angles.data(), rows, half, 2);
       const View<const int32_t, 1> at(positions.data(), rows);
       const View<const float, 1> f(frequency.data(), half);

@@ -41,12 +41,12 @@ void CpuSampler::sample(const SampleArgs& args) {
   HUNCH_CHECK(ranks_allowed(args));
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
     if (args.state) scratch.patch.reserve(vocab, args.drafts.extent[0]);
-    if (num_ranked(args) > 0 && int64_t(scratch.scores.size()) < vocab) scratch.scores.resize(size_t(vocab));
+    if (num_ranked(args) > 0 && int64_t(scratch.scores.size()) < vocab) scratch.scores.resize(vocab);
     scratch.few.reserve(kFewIds);
     if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
     scratch.ids.resize(size_t(vocab) + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
-    scratch.ratios.resize(size_t(vocab));
+    scratch.ratios.resize(vocab);
     scratch.masses.resize(kBuckets);
   }
   threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { sample_row(args, row, scratch_[size_t(worker)]); });

@@ -45,7 +45,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   args.seconds = view(out.seconds, rows);
   args.leads = view(out.leads, rows);
   if (k > 0) {
-    out.ranked.assign(size_t(rows * k), -2), out.shares.assign(size_t(rows * k), -1.0f);
+    out.ranked.assign(rows * k, -2), out.shares.assign(rows * k, -1.0f);
     args.ranked = view(out.ranked, rows, k), args.shares = view(out.shares, rows, k);
   }
   backend.sample(args);
@@ -93,8 +93,8 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
-      std::vector<int32_t> tokens(size_t(rows), -7), seconds(size_t(rows), -7), positions(size_t(rows), 0);
-      std::vector<float> leads(size_t(rows), -7);
+      std::vector<int32_t> tokens(rows, -7), seconds(size_t(rows), -7), positions(size_t(rows), 0);
+      std::vector<float> leads(rows, -7);
       std::iota(positions.begin(), positions.end(), 0);
       SampleArgs args;
       args.logits = view(logits, rows, vocab), args.params = params;

@@ -87,7 +87,7 @@ Buffer allocate_aligned(size_t bytes) {
 Threads::Threads(int count) : count_(count), scratch_(size_t(count)) {
   HUNCH_CHECK(count >= 1);
   reserve(size_t(64) << 10);
-  threads_.reserve(size_t(count - 1));
+  threads_.reserve(count - 1);
   for (int worker = 1; worker < count; ++worker) threads_.emplace_back([this, worker] { work(worker); });
 }
 

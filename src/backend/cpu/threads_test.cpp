@@ -15,7 +15,7 @@ TEST(Threads, RunsEveryItemOnceAndSeesAllResults) {
     Threads threads(count);
     for (int round = 0; round < 300; ++round) {
       const int64_t n = round % 50;
-      std::vector<int> hits(size_t(n), 0);  // unsynchronised on purpose: run() orders the writes
+      std::vector<int> hits(n, 0);  // unsynchronised on purpose: run() orders the writes
       threads.run(n, [&](int64_t item, int worker) {
         EXPECT_TRUE(worker >= 0 && worker < count);
         hits[item] += 1 + round;

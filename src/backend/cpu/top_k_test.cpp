@@ -9,7 +9,7 @@ namespace {
 std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
     int recent, int block = 1) {
   const int64_t n = int64_t(scores.size()) / sets;
-  std::vector<int32_t> index(size_t(sets * count * block), -1);
+  std::vector<int32_t> index(sets * count * block, -1);
   TopKArgs args;
   args.scores = view(scores, sets, n);
   args.n = n, args.count = count, args.spread = spread, args.sinks = sinks, args.recent = recent;
@@ -27,7 +27,7 @@ TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
     for (int trial = 0; trial < 400; ++trial) {
       const int64_t n = 1 + int64_t(random() % 700);
       const int sets = 1 + trial % 3, kind = trial % 5;
-      std::vector<float> scores(size_t(n * sets));
+      std::vector<float> scores(n * sets);
       for (float& s : scores) {
         s = float(random()) / 4294967296.0f;
         if (kind == 1) s = float(random() % 5) * 0.25f;  // ties

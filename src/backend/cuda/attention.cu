@@ -455,7 +455,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.mean = 1.0f / float(shared ? kv_heads * call.group : call.group);
       auto& used = launch.used[r];
       auto& used_index = launch.used_index[r];
-      used.assign(size_t(run.num_rows), 0), used_index.assign(size_t(run.num_rows), 0);
+      used.assign(run.num_rows, 0), used_index.assign(run.num_rows, 0);
       int num_used = 0;
       for (int64_t row = 0; row < run.num_rows; ++row)
         if (scores.row_used(row)) used[size_t(row)] = 1, used_index[size_t(row)] = num_used++;

@@ -52,12 +52,12 @@ class Bench {
     commands.launch(fill_kernel, {.blocks = dim3(2048), .threads = 256},
         FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2),
             uint16_t(c.dtype == DType::BF16 ? 0xffff : 0xbfbf)});
-    std::vector<int32_t> all(size_t(pages * c.sequences));
+    std::vector<int32_t> all(pages * c.sequences);
     std::iota(all.begin(), all.end(), 0);
     std::mt19937 random(1);
     std::shuffle(all.begin(), all.end(), random);
     const int64_t rows = c.rows * c.sequences, reads = c.selected ? c.selected : c.entries;
-    std::vector<float> q(size_t(rows * c.q_heads * c.head_dim));
+    std::vector<float> q(rows * c.q_heads * c.head_dim);
     std::normal_distribution<float> normal;
     for (float& x : q) x = normal(random);
     q_ = std::make_unique<test::DeviceArray<float>>(q);
@@ -78,7 +78,7 @@ class Bench {
       }
       index_ = std::make_unique<test::DeviceArray<int32_t>>(index);
     }
-    used_.assign(size_t(c.rows), c.first_last ? 0 : 1);
+    used_.assign(c.rows, c.first_last ? 0 : 1);
     used_.front() = used_.back() = 1;
     for (int64_t s = 0; s < c.sequences; ++s) {
       tables_.emplace_back(all.begin() + s * pages, all.begin() + (s + 1) * pages);

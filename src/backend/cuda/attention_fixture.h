@@ -21,12 +21,12 @@ struct KvPair {
   KvPair(Commands& commands, const KvShape& of, int64_t len, uint32_t seed = 1) : shape(of), len(len), seed(seed) {
     shape.layers = 2;
     const int64_t num_pages = len / kPageLen + 3;
-    const std::vector<KvScale> scales(size_t(shape.layers), KvScale{0.25f, 2});  // FP8 reads them
+    const std::vector<KvScale> scales(shape.layers, KvScale{0.25f, 2});  // FP8 reads them
     const KvGeometry geometry{shape.dtype, shape.layers, shape.kv_heads, shape.head_dim, scales};
     expected = reference.make_kv_store(geometry, num_pages);
     store = CudaKvStore::make(commands, geometry, num_pages);
     HUNCH_CHECK(store && expected);
-    table.resize(size_t(num_pages));
+    table.resize(num_pages);
     std::iota(table.begin(), table.end(), 0);
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);

@@ -214,7 +214,7 @@ TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
         KvPair a(*device.commands, shape, 9300, 1), b(*device.commands, shape, 20000, 2);
         Request first = chunk(shape, 9300 - rows, rows, 1), second = chunk(shape, 20000 - rows, rows, 2);
         second.metric = ScoreMetric::Weight, second.combine = ScoreCombine::Max, second.prefix_len = 19900;
-        second.sets = shape.kv_heads, second.row_used.assign(size_t(rows), 1);
+        second.sets = shape.kv_heads, second.row_used.assign(rows, 1);
         second.lse.assign(size_t(rows * shape.heads()), 9);
         for (int again = 0; again < 2; ++again) {
           const auto got = device.run({&a, &b}, {first, second});

@@ -99,9 +99,9 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
     const int64_t rows = row_counts[i], n = 4 * below(i % 4 == 1 ? 3000 : 1100), k = 32 * below(i % 4 == 2 ? 300 : 130);
     const auto weight = random_weight(encodings[i % std::size(encodings)], n, k, i, 0.05f);
     ASSERT_TRUE(weight);
-    std::vector<int32_t> ids(static_cast<size_t>(n));
+    std::vector<int32_t> ids(n);
     for (size_t id = 0; id < ids.size(); ++id) ids[id] = int32_t(id);
-    std::vector<float> values(size_t(rows * k));
+    std::vector<float> values(rows * k);
     for (float& value : values) value = normal(random);
     const DeviceArray<int32_t> list(ids);
     const DeviceArray<float> x(values), elements(size_t(n * k)), out(size_t(rows * n));

@@ -100,6 +100,12 @@ size_t CudaBackend::memory_bytes() const {
   return free;
 }
 
+size_t CudaBackend::total_memory_bytes() const {
+  size_t free = 0, total = 0;
+  HUNCH_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return total;
+}
+
 std::unique_ptr<Weight> CudaBackend::load_weight(const Tensor& matrix) { return load_cuda_weight(matrix); }
 
 std::unique_ptr<Weight> CudaBackend::random_weight(DType dtype, int64_t out_dim, int64_t in_dim, uint64_t seed) {

@@ -31,6 +31,7 @@ class CudaBackend final : public Backend {
   DType default_kv_dtype() const override { return DType::BF16; }
 
 #include "backend/every_op.inc"
+  size_t total_memory_bytes() const override;
   bool asynchronous() const override { return true; }
   Status synchronize() override;
   void mark() override { commands_->mark(); }

@@ -48,8 +48,8 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         for (int64_t e = 0; e < n; ++e) logits[3 * stride + e] = 1.5f;
         DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)), alone(k);
         DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(k);
-        std::vector<int32_t> want_ids(size_t(rows * out_stride), -1);
-        std::vector<float> want(size_t(rows * out_stride), -1.0f);
+        std::vector<int32_t> want_ids(rows * out_stride, -1);
+        std::vector<float> want(rows * out_stride, -1.0f);
         enqueue_route(*commands,
             {.logits = strided<const float>(device.data(), rows, n, stride),
                 .routing = routing,

@@ -30,7 +30,7 @@ void put(View<T, 1> to, const T* from) {
 
 View<const float, 2> HostOps::fetch(View<const float, 2> rows, int64_t columns) {
   HUNCH_CHECK(rows.stride[1] == 1);
-  in_.resize(size_t(rows.extent[0] * columns));
+  in_.resize(rows.extent[0] * columns);
   copy(in_.data(), columns, rows.data, rows.stride[0], rows.extent[0], columns);
   return View<const float, 2>(in_.data(), rows.extent[0], columns);
 }
@@ -40,7 +40,7 @@ void HostOps::top_k(Commands& commands, const TopKArgs& args) {
   TopKArgs host = args;
   const int64_t sets = args.scores.extent[0];
   host.scores = fetch(args.scores, args.n);
-  ids_.resize(size_t(sets * args.count * args.block));
+  ids_.resize(sets * args.count * args.block);
   host.index = View<int32_t, 2>(ids_.data(), sets, args.count * args.block);
   reference_.top_k(host);
   View<int32_t, 2> to = args.index;
@@ -53,13 +53,13 @@ void HostOps::sample(Commands& commands, const SampleArgs& args) {
   SampleArgs host = args;
   const int64_t rows = args.logits.extent[0], vocab = args.logits.extent[1];
   host.logits = fetch(args.logits, vocab);
-  tokens_.resize(size_t(rows)), host.tokens = View<int32_t, 1>(tokens_.data(), rows);
-  if (args.probs.data) out_.resize(size_t(rows * vocab)), host.probs = View<float, 2>(out_.data(), rows, vocab);
-  if (args.seconds.data) seconds_.resize(size_t(rows)), host.seconds = View<int32_t, 1>(seconds_.data(), rows);
-  if (args.leads.data) values_.resize(size_t(rows)), host.leads = View<float, 1>(values_.data(), rows);
+  tokens_.resize(rows), host.tokens = View<int32_t, 1>(tokens_.data(), rows);
+  if (args.probs.data) out_.resize(rows * vocab), host.probs = View<float, 2>(out_.data(), rows, vocab);
+  if (args.seconds.data) seconds_.resize(rows), host.seconds = View<int32_t, 1>(seconds_.data(), rows);
+  if (args.leads.data) values_.resize(rows), host.leads = View<float, 1>(values_.data(), rows);
   const int64_t ranks = num_ranked(args);
-  if (args.ranked.data) ids_.resize(size_t(rows * ranks)), host.ranked = View<int32_t, 2>(ids_.data(), rows, ranks);
-  if (args.shares.data) shares_.resize(size_t(rows * ranks)), host.shares = View<float, 2>(shares_.data(), rows, ranks);
+  if (args.ranked.data) ids_.resize(rows * ranks), host.ranked = View<int32_t, 2>(ids_.data(), rows, ranks);
+  if (args.shares.data) shares_.resize(rows * ranks), host.shares = View<float, 2>(shares_.data(), rows, ranks);
   reference_.sample(host);
   put(args.tokens, tokens_.data());
   if (args.probs.data) put(args.probs, out_.data());
@@ -75,11 +75,11 @@ void HostOps::log_probs(Commands& commands, const LogProbsArgs& args) {
   const int64_t rows = args.logits.extent[0];
   host.logits = fetch(args.logits, args.logits.extent[1]);
   if (args.ids.data) {
-    tokens_.resize(size_t(rows)), values_.resize(size_t(rows));
+    tokens_.resize(rows), values_.resize(rows);
     copy(tokens_.data(), 1, args.ids.data, args.ids.stride[0], rows, 1);
     host.ids = View<const int32_t, 1>(tokens_.data(), rows), host.values = View<float, 1>(values_.data(), rows);
   }
-  ids_.resize(size_t(rows * args.count)), out_.resize(size_t(rows * args.count));
+  ids_.resize(rows * args.count), out_.resize(rows * args.count);
   host.top_ids = View<int32_t, 2>(ids_.data(), rows, args.count);
   host.top_values = View<float, 2>(out_.data(), rows, args.count);
   reference_.log_probs(host);

@@ -52,7 +52,7 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       const int64_t rows = 6;
       std::mt19937 random(uint32_t(vocab) + 7);
       std::normal_distribution<float> normal(0, 3);
-      std::vector<float> logits(size_t(rows * vocab));
+      std::vector<float> logits(rows * vocab);
       for (float& x : logits) x = normal(random);
       for (int64_t i = 0; i < vocab; ++i) logits[vocab + i] = float(random() % 3);  // ties
       logits[2 * vocab + vocab / 2] = kNan;

@@ -243,7 +243,7 @@ TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
 TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   constexpr int64_t kRows = 70, kInputs = 192;
   std::mt19937 random(6);
-  std::vector<std::byte> codes(size_t(2 * kRows * kInputs / 2)), scales(size_t(2 * kRows * kInputs / 32));
+  std::vector<std::byte> codes(2 * kRows * kInputs / 2), scales(size_t(2 * kRows * kInputs / 32));
   for (std::byte& code : codes) code = std::byte(random());
   for (std::byte& scale : scales) scale = std::byte(90 + random() % 51);
   Tensor tensor{.dtype = DType::MXFP4, .shape = {kRows, kInputs}, .data = codes.data() + kInputs / 2};
@@ -254,7 +254,7 @@ TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   std::vector<int32_t> ids(kRows);
   for (int32_t id = 0; id < kRows; ++id) ids[id] = id;
   EXPECT_EQ(embedded(*weight, ids), want);
-  std::vector<float> units(size_t(kInputs * kInputs));
+  std::vector<float> units(kInputs * kInputs);
   for (int64_t i = 0; i < kInputs; ++i) units[i * kInputs + i] = 1;
   const DeviceArray<float> x(units);
   for (const int64_t rows : {1, 8, 20, 64, 192}) {

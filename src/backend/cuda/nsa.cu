@@ -104,7 +104,7 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.cmp_len = shape.cmp_len, device.cmp_stride = shape.cmp_stride, device.sel_count = shape.sel_count;
   device.init_blocks = shape.init_blocks, device.local_blocks = shape.local_blocks, device.window = shape.window;
   device.index = run.chosen;
-  path_of_row_.assign(size_t(device.rows), tree ? -1 : 0), owned_path_of_row_.assign(size_t(device.rows), 0);
+  path_of_row_.assign(device.rows, tree ? -1 : 0), owned_path_of_row_.assign(device.rows, 0);
   path_rows_.clear(), path_owned_.clear(), leaf_.clear(), bundles_.clear(), owned_bundles_.clear(), beside_rows_.clear(),
       path_beside_.clear(), owned_stride_ = 0;
   if (tree) {
@@ -180,7 +180,7 @@ void CudaNsa::bundle_paths(int head_dim) {
         break;
       }
     }
-    if (bundle.end_path == bundle.first_path + 1) beside_rows_.resize(size_t(bundle.first_beside));
+    if (bundle.end_path == bundle.first_path + 1) beside_rows_.resize(bundle.first_beside);
     bundle.beside = int32_t(beside_rows_.size()) - bundle.first_beside;
     bundles_.push_back(bundle);
   }
@@ -251,7 +251,7 @@ void CudaNsa::enqueue(Commands& commands, const NsaAttentionArgs& args) {
     HUNCH_CHECK(run.tree.first == 0);
     trees += run.num_rows;
   }
-  owned_.reserve(size_t(trees));  // spans of it stay
+  owned_.reserve(trees);  // spans of it stay
   for (size_t r = 0; r < args.runs.size(); ++r) {
     const NsaRun& run = args.runs[r];
     NsaRows rows;

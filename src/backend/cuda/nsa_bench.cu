@@ -121,7 +121,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
         parents.push_back(row < 6 ? row - 1 : row % 5);
         x.positions[size_t(row)] = entries + (row < 6 ? row : row % 5 + 1);
       }
-      owned.assign(size_t(rows), -1);
+      owned.assign(rows, -1);
       add({"exact, a tree", 16, false, false, false});
     }
   }

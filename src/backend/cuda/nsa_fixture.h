@@ -27,7 +27,7 @@ struct NsaStore {
     std::normal_distribution<float> normal(0, 1);
     for (int32_t page = 0; page < num_pages; ++page) pages.push_back(page);
     std::shuffle(pages.begin(), pages.end(), random);
-    values.resize(size_t(kv_heads * num_pages * kPageLen * 2 * dim));
+    values.resize(kv_heads * num_pages * kPageLen * 2 * dim);
     std::vector<uint16_t> some(1 << 16);  // enough of them, in another order each time
     for (uint16_t& x : some) x = f32_to_bf16(normal(random));
     size_t at = 0;

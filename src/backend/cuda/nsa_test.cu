@@ -89,11 +89,11 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
     std::vector<double>& out) {
   const int group = x.heads / x.kv_heads, position = x.positions[row], newest = position / s.sel_block;
   const double scale = 1 / std::sqrt(double(x.dim));
-  out.assign(size_t(x.heads * x.dim), 0);
+  out.assign(x.heads * x.dim, 0);
   double worst = 0;
   for (int kv = 0; kv < x.kv_heads; ++kv) {
     const int entries = visible(s, position);
-    std::vector<double> pooled(size_t(entries), 0);
+    std::vector<double> pooled(entries, 0);
     const auto attend = [&](int head, NsaStore& store, int branch, const std::vector<int>& at, std::vector<double>* weights) {
       if (at.empty()) return;
       std::vector<double> p;
@@ -127,7 +127,7 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
     }
     const int32_t* mine = chosen + (row * x.kv_heads + kv) * s.sel_count;
     const int picks = std::min(s.sel_count, newest + 1);
-    std::vector<bool> is_chosen(size_t(newest + 1), false);
+    std::vector<bool> is_chosen(newest + 1, false);
     double least = 1e300, best_left = 0;
     for (int i = 0; i < s.sel_count; ++i) {
       if (i >= picks) {
@@ -267,7 +267,7 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
       NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
       NsaStore owned(c.kv_heads, c.dim, rows, 3);  // what rows complete, wherever they stand
       NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, s, entries, rows, 9);
-      x.parents.assign(size_t(rows), -1), x.owned.assign(size_t(rows), -1);
+      x.parents.assign(rows, -1), x.owned.assign(rows, -1);
       for (int row = 1; row < rows; ++row) {
         const int parent = row < straight ? row - 1 : int(random() % uint32_t(row));
         x.parents[row] = parent, x.positions[row] = x.positions[parent] + 1;
@@ -391,11 +391,11 @@ TEST(CudaNsaOps, CompressAsTheHostDoes) {
         const int64_t entries = 700;
         Stores stores(*commands, c, entries);
         for (int64_t e = 0; e < entries; ++e) stores.set(e, entry_of(c, 1, e));
-        std::vector<float> q(size_t(c.heads * c.dim), 0.1f);
+        std::vector<float> q(c.heads * c.dim, 0.1f);
         attend(*commands, nsa, stores, c, q, {int32_t(entries - 1)}, {}, 0);
         Compressor compressor;
         compressor.use(stores.on_host, c.dim);
-        std::vector<float> k(size_t(c.dim)), v = k, got_k = k, got_v = k;
+        std::vector<float> k(c.dim), v = k, got_k = k, got_v = k;
         for (int64_t i = 0; i < c.settings.rows_of(entries); ++i)
           for (int head = 0; head < c.kv_heads; ++head) {
             std::vector<int64_t> list;

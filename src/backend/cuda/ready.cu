@@ -137,7 +137,7 @@ void CudaReady::enqueue(
   ReadyDevice device{{part(args.q, args.q_norm), part(args.k, args.k_norm)}, args.cos_sin.data, args.cos_sin.stride[0], int(rows),
       int(dim), int(half), args.pairs == RopePairs::Halves, float(args.eps)};
 
-  store_of_row_.assign(size_t(2 * rows), -1), other_stores_.clear(), other_copies_.clear();
+  store_of_row_.assign(2 * rows, -1), other_stores_.clear(), other_copies_.clear();
   std::vector<StoreDevice> stored;
   for (const StoreKvArgs& store : stores) {
     const int64_t stride = std::max<int64_t>(1, args.k.stride[0]);  // 0: without keys

@@ -63,7 +63,7 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
     for (size_t i = 0; i < q.size(); ++i) ASSERT_NEAR(got_q[i], q[i], 1e-5 * (1 + std::abs(q[i])));
     for (size_t i = 0; i < k.size(); ++i) ASSERT_NEAR(got_k[i], k[i], 1e-5 * (1 + std::abs(k[i])));
     for (size_t i = 0; i < 66; ++i) ASSERT_EQ(got[i], line[i % 33]);
-    std::vector<float> k_row(static_cast<size_t>(dim)), v_row = k_row;
+    std::vector<float> k_row(dim), v_row = k_row;
     for (const StoreKvArgs& call : stores)
       for (int64_t row = 0; row < call.k.extent[0]; ++row)
         for (int head = 0; head < shape.kv_heads; ++head) {

@@ -87,9 +87,9 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
     for (const int64_t half : {dim / 2, dim / 4})
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
         const int64_t heads = 5;
-        std::vector<float> inv_freq(static_cast<size_t>(half)), x = gaussian(size_t(rows * heads * dim), 2);
+        std::vector<float> inv_freq(half), x = gaussian(size_t(rows * heads * dim), 2);
         for (int64_t i = 0; i < half; ++i) inv_freq[i] = std::pow(1e6f, -float(i) / float(half));
-        std::vector<float> angles(size_t(rows * half * 2));
+        std::vector<float> angles(rows * half * 2);
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
         const View<const int32_t, 1> at(positions.data(), rows);
         enqueue_rope_angles(

@@ -105,7 +105,7 @@ const uint32_t* RuledRows::counts_of(Commands& commands, const LogitState& state
     for (const int32_t id : state.output_ids()) counted_.push_back({id, state.output_count(id)});
     for (const int32_t id : state.prompt_ids()) counted_.push_back({id, kInPrompt});
   } else {
-    for (const int32_t id : last.last(size_t(fresh))) counted_.push_back({id, 1});
+    for (const int32_t id : last.last(fresh)) counted_.push_back({id, 1});
   }
   note.tokens = int32_t(counted_.size()) - note.first;
   notes_.push_back(note);

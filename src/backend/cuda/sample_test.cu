@@ -138,7 +138,7 @@ TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   auto commands = Commands::make().value();
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000, 20000}) {
-    std::vector<float> logits(size_t(vocab * 2));
+    std::vector<float> logits(vocab * 2);
     for (float& x : logits) x = float(random() % 4) - 1;  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
       expect_reference(*commands, logits, vocab, params);

@@ -21,7 +21,7 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
   for (const int64_t rows : {1, 3, 40})
     for (const int64_t n : {1, 7, 130, 4096}) {
       const int64_t width = 3 * n + 1;
-      std::vector<float> a(size_t(rows * n)), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
+      std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const test::DeviceArray<float> from_a(a), from_b(b), from_one(one), to(std::vector<float>(size_t(rows * width), -5.0f));
       const std::vector<CopyRowsArgs> calls{{View<const float, 2>(from_a.data(), rows, n), columns(to.data(), rows, width, 0, n)},
@@ -74,7 +74,7 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         std::vector<int32_t> ids;
         for (int64_t id = step - 1; id < whole; id += step) ids.push_back(int32_t(id));
         const int64_t n = int64_t(ids.size()), width = whole + 2;
-        std::vector<float> from(size_t(rows * n)), expected(size_t(rows * width), -5.0f);
+        std::vector<float> from(rows * n), expected(size_t(rows * width), -5.0f);
         std::iota(from.begin(), from.end(), 1.0f);
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);

@@ -44,7 +44,7 @@ TEST(CudaThin, LeavesOutTheExpertsOfTheReference) {
     for (const int64_t k : {1, 2, 8, 40})
       for (const ExpertSkip mode : {ExpertSkip::Literal, ExpertSkip::Graded, ExpertSkip::TailMass, ExpertSkip::UnionAware})
         for (const bool renorm : {false, true}) {
-          std::vector<int32_t> ids(size_t(rows * k));
+          std::vector<int32_t> ids(rows * k);
           for (size_t i = 0; i < ids.size(); ++i) ids[i] = int32_t(i % size_t(k) * 20 + random() % 20);
           std::vector<float> shares = test::gaussian(rows * k, 4), betas(40);
           for (float& x : shares) x = std::round(16 * std::fabs(x)) + 1;  // many alike

@@ -79,7 +79,7 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
   ASSERT_TRUE(commands.wait().ok());
   ReferenceBackend reference;
   for (size_t i = 0; i < all.size(); ++i) {
-    std::vector<int32_t> want(size_t(all[i].sets * all[i].count * all[i].block));
+    std::vector<int32_t> want(all[i].sets * all[i].count * all[i].block);
     TopKArgs args = calls[i];
     args.scores.data = values[i].data();
     args.index.data = want.data();

@@ -305,7 +305,7 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
     const int rows = int(std::min<int64_t>(int64_t(tiles) * kTileFeatures, weight->out_dim - first));
     const std::byte* from = matrix.data + first * row_bytes;
     if (matrix.split.scales) {
-      blocks.resize(size_t(rows * row_bytes)), from = blocks.data();
+      blocks.resize(rows * row_bytes), from = blocks.data();
       for (int row = 0; row < rows; ++row) pack_blocks(matrix, first + row, blocks.data() + row * row_bytes);
     }
     HUNCH_CUDA_CHECK(copy_to_device(piece, from, size_t(rows * row_bytes)));

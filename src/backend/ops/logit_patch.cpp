@@ -14,8 +14,8 @@ constexpr float kBanned = -INFINITY;
 }
 
 void LogitPatch::reserve(int64_t vocab, int64_t drafts) {
-  if (int64_t(row_.size()) < vocab) row_.resize(size_t(vocab)), on_path_.resize(size_t(vocab));
-  if (int64_t(path_.size()) < drafts) path_.resize(size_t(drafts));
+  if (int64_t(row_.size()) < vocab) row_.resize(vocab), on_path_.resize(vocab);
+  if (int64_t(path_.size()) < drafts) path_.resize(drafts);
 }
 
 // A row that has a NaN is refused later; a ban must not hide it.

@@ -22,12 +22,12 @@ LogitState::LogitState(LogitRules rules, int64_t vocab) : rules_(std::move(rules
   if (rules_.penalise()) needed_ = std::max(needed_, kNoted);
   last_tokens_.resize(2 * needed_);
   if (rules_.penalise()) {
-    output_count_.resize(size_t(vocab));
-    output_ids_.reserve(size_t(vocab));
+    output_count_.resize(vocab);
+    output_ids_.reserve(vocab);
   }
   if (rules_.repetition != 1) {
-    in_prompt_.resize(size_t(vocab));
-    prompt_ids_.reserve(size_t(vocab));
+    in_prompt_.resize(vocab);
+    prompt_ids_.reserve(vocab);
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 // Slots by weight, ascending; of equal ones the first.
 std::vector<int64_t> ascending(View<const float, 1> shares) {
-  std::vector<int64_t> order(size_t(shares.extent[0]));
+  std::vector<int64_t> order(shares.extent[0]);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return shares(a) < shares(b); });
   return order;

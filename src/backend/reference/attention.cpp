@@ -70,7 +70,7 @@ float attend_row(const float* q, float scale, const Entries& entries, const std:
     greatest = std::max(greatest, logits[i]);
   }
   double total = double(std::exp(sink - greatest));
-  sums.assign(size_t(entries.head_dim), 0);
+  sums.assign(entries.head_dim, 0);
   for (size_t i = 0; i < read.size(); ++i) {
     const float weight = std::exp(logits[i] - greatest);
     total += double(weight);

@@ -41,7 +41,7 @@ void ReferenceBackend::route(const RouteArgs& args) {
   const int64_t n = args.logits.extent[1], k = args.ids.extent[1], groups = args.groups, size = n / groups;
   HUNCH_CHECK(k >= 1 && k <= n && args.shares.extent[1] == k && (sigmoid || !args.bias));
   HUNCH_CHECK(groups == 1 || (!of_chosen && n % groups == 0 && args.groups_kept <= groups && args.groups_kept * size >= k));
-  shares_.resize(size_t(2 * n + 2 * groups));  // grows with the first pass, then stays
+  shares_.resize(2 * n + 2 * groups);  // grows with the first pass, then stays
   float *p = shares_.data(), *by = p + n, *goodness = by + n, *kept = goodness + groups;
   for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
     const float* logits = &args.logits(r, 0);

@@ -130,7 +130,7 @@ void ReferenceBackend::gather_kv(const GatherKvArgs& args) {
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
   HUNCH_CHECK(from.dtype == to.dtype || to.dtype == DType::Q8_0);
   HUNCH_CHECK(from.kv_heads == to.kv_heads && from.head_dim == to.head_dim);
-  std::vector<float> k(size_t(from.head_dim)), v(k.size());
+  std::vector<float> k(from.head_dim), v(k.size());
   for (int head = 0; head < from.kv_heads; ++head) {
     int64_t next = 0;
     const auto copy = [&](int64_t entry) {
@@ -185,7 +185,7 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
   const int dim = from.head_dim;
   HUNCH_CHECK(page_bounds_fit(args));
-  std::vector<float> k(size_t(dim), 0.0f), v(k), bounds(size_t(2 * dim));
+  std::vector<float> k(dim, 0.0f), v(k), bounds(size_t(2 * dim));
   for (int head = 0; head < from.kv_heads; ++head)
     for (int64_t page = args.first_page; page < args.last_page; ++page) {
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {

@@ -25,7 +25,7 @@ void ReferenceBackend::log_probs(const LogProbsArgs& args) {
     const auto value = [&](int64_t id) { return valid ? float(above_best(id) - std::log(total)) : kNan; };
 
     if (args.ids.data) args.values(r) = value(args.ids(r));
-    std::vector<int32_t> order(static_cast<size_t>(vocab));
+    std::vector<int32_t> order(vocab);
     std::iota(order.begin(), order.end(), 0);
     if (valid) std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
     for (int i = 0; i < args.count; ++i) {

@@ -16,7 +16,7 @@ std::unique_ptr<Weight> ReferenceBackend::load_weight(const Tensor& matrix) {
   auto weight = std::make_unique<ReferenceWeight>();
   weight->dtype = matrix.dtype;
   weight->out_dim = matrix.shape[0], weight->in_dim = matrix.shape[1];
-  weight->values.resize(size_t(weight->out_dim * weight->in_dim));
+  weight->values.resize(weight->out_dim * weight->in_dim);
   weight->bytes = weight->values.size() * sizeof(float);
   for (int64_t i = 0; i < weight->out_dim; ++i) dequantise_row(matrix, i, weight->values.data() + i * weight->in_dim);
   return weight;

@@ -76,8 +76,8 @@ void ReferenceBackend::compress_kv(const CompressKvArgs& args) {
   if (args.last <= args.first) return;
   Compressor compressor;
   compressor.use(args.nsa, int(dim));
-  std::vector<int64_t> entries(size_t(s.cmp_len));
-  std::vector<float> k(size_t(heads * dim)), v(k.size());
+  std::vector<int64_t> entries(s.cmp_len);
+  std::vector<float> k(heads * dim), v(k.size());
   for (int64_t i = args.first; i < args.last; ++i) {
     std::iota(entries.begin(), entries.end(), i * s.cmp_stride);
     for (int head = 0; head < heads; ++head)
@@ -96,7 +96,7 @@ void ReferenceBackend::compress_kv(const CompressKvArgs& args) {
 void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
   const NsaShape& s = *args.nsa.shape;
   std::vector<float> weights, importance, scores;
-  std::vector<int32_t> chosen(size_t(s.sel_count));
+  std::vector<int32_t> chosen(s.sel_count);
   for (const NsaRun& run : args.runs) {
     KvStore& store = *run.kv.store;
     const int kv_heads = store.kv_heads, dim = store.head_dim, group = int(args.q.extent[1]) / kv_heads;
@@ -108,7 +108,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         {.dtype = store.dtype, .layers = store.layers, .kv_heads = 1, .head_dim = dim, .scales = store.scales}, 1);
     const int32_t page = 0;
     const View<const int32_t, 1> rounded_pages(&page, 1);
-    std::vector<float> k(static_cast<size_t>(dim)), v(k.size()), unread(k.size());
+    std::vector<float> k(dim), v(k.size()), unread(k.size());
     for (int64_t row = 0; row < run.num_rows; ++row) {
       const int64_t position = run.last(row), own = position / s.sel_block, r = run.first_row + row;
       const auto path = path_of(run, row);
@@ -117,8 +117,8 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         KvRows compressed(dim), entries(dim);
         for (int64_t i = 0; i < kept; ++i) compressed.add(*run.rows.store, args.layer, kv_head, run.rows.pages, i);
         for (int64_t i = kept; i < s.rows_of(position + 1); ++i) {
-          compressor.row(store, args.layer, kv_head, run.kv.pages,
-              std::span(path).subspan(size_t(i * s.cmp_stride), size_t(s.cmp_len)), i, k.data(), v.data());
+          compressor.row(store, args.layer, kv_head, run.kv.pages, std::span(path).subspan(i * s.cmp_stride, s.cmp_len), i,
+              k.data(), v.data());
           rounded.write(args.layer, 0, rounded_pages, 0, k.data(), v.data());
           compressed.add(rounded, args.layer, 0, rounded_pages, 0);
         }

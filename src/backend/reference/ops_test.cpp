@@ -313,7 +313,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
 std::vector<int32_t> select(
     const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
   ReferenceBackend backend;
-  std::vector<int32_t> index(size_t(count * block));
+  std::vector<int32_t> index(count * block);
   const int64_t n = int64_t(scores.size());
   backend.top_k({view(scores, 1, n), n, count, spread, sinks, recent, block, view(index, 1, count * block)});
   return index;

@@ -27,7 +27,7 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
   const float scale = kMost / 448, unit = dtype == DType::F8_E4M3 ? 448 : kMost;
   const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
   std::vector<std::byte> bytes(row_bytes * size_t(out_dim));
-  std::vector<float> row(static_cast<size_t>(in_dim));
+  std::vector<float> row(in_dim);
   uint64_t state = seed;
   for (int64_t i = 0; i < out_dim; ++i) {
     for (float& x : row) {  // Knuth's MMIX generator; uniform with the wanted deviation

@@ -33,7 +33,7 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
     if (log_ratio >= least && !std::isinf(log_ratio)) kept.push_back({int32_t(i), logits[i], log_ratio});
   }
   std::stable_sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
-  if (params.top_k > 0 && size_t(params.top_k) < kept.size()) kept.resize(size_t(params.top_k));
+  if (params.top_k > 0 && size_t(params.top_k) < kept.size()) kept.resize(params.top_k);
   if (params.top_p < 1) {
     double total = 0, mass = 0;
     for (const Candidate& c : kept) total += c.ratio();
@@ -64,7 +64,7 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
   const std::vector<int32_t> path = path_to(args, row);
   const bool blind = args.blind && row > 0;
 
-  std::vector<bool> banned(size_t(vocab), !rules.allowed.empty());
+  std::vector<bool> banned(vocab, !rules.allowed.empty());
   for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
   const TokenMask::Row mask = state.mask() && !blind ? state.mask()->after(path) : TokenMask::Row{};
   for (int32_t id = 0; mask.words && id < vocab; ++id)

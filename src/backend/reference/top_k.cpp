@@ -26,8 +26,8 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
     return;
   }
   counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
-  std::vector<float> scores(size_t(args.n));
-  std::vector<int32_t> order(size_t(args.n));
+  std::vector<float> scores(args.n);
+  std::vector<int32_t> order(args.n);
   for (int64_t set = 0; set < args.scores.extent[0]; ++set) {
     std::copy_n(&args.scores(set, 0), args.n, scores.begin());
     for (int reach = 0; reach < args.spread;) {

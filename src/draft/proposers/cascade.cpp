@@ -18,7 +18,7 @@ class Cascade final : public Proposer {
  public:
   Cascade(std::unique_ptr<Proposer> first, std::unique_ptr<Proposer> then, int max_sequences)
       : first_(std::move(first)), then_(std::move(then)) {
-    rest_.reserve(size_t(max_sequences));
+    rest_.reserve(max_sequences);
   }
 
   bool uses_policy() const override { return then_->uses_policy(); }

@@ -31,9 +31,9 @@ class Medusa final : public Proposer {
     if (heads_.vocabulary().data)  // what they never guess stays as it is
       widened_ = backend_.constant(std::vector<float>(size_t(kRows * vocab_), -INFINITY));
     tokens_ = words(slots * count, Memory::Shared), ranked_ = words(slots * count * kRanks, Memory::Shared);
-    positions_.resize(size_t(slots * count));
+    positions_.resize(slots * count);
     rows_.reserve(kRows), open_.reserve(drafts_.size());
-    made_.resize(size_t(setup.max_draft)), places_.reserve(size_t(setup.max_draft));
+    made_.resize(setup.max_draft), places_.reserve(setup.max_draft);
   }
 
   bool passes() const override { return true; }

@@ -280,7 +280,7 @@ class MedusaDrafts : public MedusaTest {
   }
   // The `count` choices of the target's sampler at a position, the best first.
   std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
-    std::vector<int32_t> out(static_cast<size_t>(count)), token(1);
+    std::vector<int32_t> out(count), token(1);
     SampleArgs args{
         .logits = view(of, 1, kVocab),
         .params = sequence.sampling,

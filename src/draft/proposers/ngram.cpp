@@ -29,7 +29,7 @@ class FirstOccurrences {
   // n-grams that end at or before `end` are known from now on; the tokens before an earlier `end` have not changed.
   void extend(const std::vector<int32_t>& tokens, int64_t end) {
     for (end = std::min(end, max_len_); indexed_ < end; ++indexed_)
-      each(tokens, std::span(tokens).first(size_t(indexed_ + 1)), [&](int len, int32_t& start) {
+      each(tokens, std::span(tokens).first(indexed_ + 1), [&](int len, int32_t& start) {
         if (start < 0) start = int32_t(indexed_ + 1 - len);
         return true;
       });

@@ -36,15 +36,15 @@ class Self final : public Proposer {
     ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
     chosen_ = backend_.allocate(2 * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
     leads_ = backend_.allocate(size_t(max_rows_) * sizeof(float), Memory::Shared);
-    positions_.resize(size_t(max_rows_));
+    positions_.resize(max_rows_);
     if (backend_.asynchronous())
       levels_ = backend_.allocate(size_t(max_draft_ + 1) * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
-    open_.reserve(size_t(setup.max_sequences)), blind_.reserve(size_t(setup.max_sequences));
-    segments_.reserve(size_t(setup.max_sequences));
+    open_.reserve(setup.max_sequences), blind_.reserve(setup.max_sequences);
+    segments_.reserve(setup.max_sequences);
     for (Draft& draft : drafts_) draft.reserve(max_draft_);
     if (!lookup_) return;
-    guesses_.reserve(size_t(setup.max_sequences));
-    guess_tree_.resize(size_t(setup.max_sequences));
+    guesses_.reserve(setup.max_sequences);
+    guess_tree_.resize(setup.max_sequences);
     guess_ids_ = backend_.allocate(guess_tree_.size() * kMostGuessed * sizeof(int32_t), Memory::Shared);
     auto ids = guess_ids_.view<int32_t>(int64_t(guess_tree_.size()), kMostGuessed);
     for (size_t slot = 0; slot < guess_tree_.size(); ++slot) {
@@ -126,8 +126,8 @@ class Self final : public Proposer {
     bool done = false;
 
     void reserve(int most) {
-      parents.reserve(size_t(most) + 1), classes.reserve(size_t(most));
-      chance.reserve(size_t(most) + 1), laws.reserve(size_t(most) + 1);
+      parents.reserve(size_t(most) + 1), classes.reserve(most);
+      chance.reserve(size_t(most) + 1), laws.reserve(most + 1);
     }
     void begin(const DraftTask& t, bool staged) {
       task = &t, straight = staged || !t.limits.may_branch;

@@ -120,7 +120,7 @@ class Suffix final : public Proposer {
       : options_(setup.options),
         slots_(size_t(setup.max_sequences)),
         outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
-    asked_.reserve(size_t(setup.max_sequences));
+    asked_.reserve(setup.max_sequences);
     if (setup.backend && setup.backend->asynchronous()) helpers_.emplace(int(kMostThreads));
   }
 

@@ -20,8 +20,8 @@ class Oracle final : public CopyingPolicy {
     const size_t row_heads = size_t(max_rows_) * size_t(heads_);
     out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
     lse_ = backend_.allocate(row_heads * sizeof(float));
-    last_.resize(size_t(max_rows_));
-    used_.assign(size_t(max_rows_), 1);
+    last_.resize(max_rows_);
+    used_.assign(max_rows_, 1);
   }
 
   size_t bytes() const override { return copy_.bytes() + scores_.bytes(); }

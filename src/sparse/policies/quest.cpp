@@ -26,10 +26,10 @@ class Quest final : public CopyingPolicy {
         shared_(setup.options.share == "layer") {
     const int64_t query_rows = int64_t(max_rows_) * heads_;
     queries_ = backend_.allocate(size_t(query_rows * 2 * geometry_.head_dim) * sizeof(float));
-    used_.assign(size_t(query_rows), 1);
-    slots_.reserve(size_t(setup.max_sequences));
+    used_.assign(query_rows, 1);
+    slots_.reserve(setup.max_sequences);
     for (int slot = 0; slot < setup.max_sequences; ++slot)
-      slots_.emplace_back(backend_, sets_of(setup)).bounded.assign(size_t(geometry_.layers), 0);
+      slots_.emplace_back(backend_, sets_of(setup)).bounded.assign(geometry_.layers, 0);
   }
 
   size_t bytes() const override {
@@ -50,7 +50,7 @@ class Quest final : public CopyingPolicy {
       geometry.dtype = bounds_dtype(geometry.dtype);
       state.bounds = backend_.make_kv_store(geometry, chunks);
       HUNCH_CHECK(state.bounds != nullptr);
-      state.chunks.resize(size_t(chunks));
+      state.chunks.resize(chunks);
       std::iota(state.chunks.begin(), state.chunks.end(), 0);
     }
     state.scores.reserve(pages);
