@@ -13,7 +13,7 @@ namespace hunch {
 
 class SiblingLaws {
  public:
-  explicit SiblingLaws(int64_t vocab) : p_(size_t(vocab)), q_(size_t(vocab)) {}
+  explicit SiblingLaws(int64_t vocab) : p_(vocab), q_(vocab) {}
 
   void begin(View<const float, 1> p, View<const float, 1> q) {
     HUNCH_CHECK(p.extent[0] == int64_t(p_.size()) && q.extent[0] == int64_t(q_.size()));

@@ -134,6 +134,10 @@ TEST(Answer, HasAChoiceForEachPromptAndSample) {
   body["prompt"] = "A ship", body["n"] = 1;
   EXPECT_EQ(a["choices"][2]["text"], choice_of(body)["text"]);
   EXPECT_EQ(a["usage"]["completion_tokens"], 24);
+  body["n"] = 3, body.erase("seed");
+  const json drawn = answer(kText, body);
+  body["seed"] = drawn["metrics"]["seed"];
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(answer(kText, body)["choices"][i]["text"], drawn["choices"][i]["text"]);
 }
 
 TEST(Answer, ShowsStopTextsOnlyWhereAsked) {

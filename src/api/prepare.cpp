@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
@@ -51,6 +52,10 @@ class Preparer {
       out.prompts.push_back(std::move(ids));
     }
     for (size_t i = 0; i < out.prompts.size(); ++i) HUNCH_OK(check_length(out.prompts[i], i));
+    // One for all choices: the seed that is reported makes them come again.
+    std::random_device entropy;
+    if (!request.sampling.seed && body_.samples > 1 && out.prompts.size() == 1)
+      request.sampling.seed = uint64_t(entropy()) << 32 | entropy();
     HUNCH_OK(check_options(request));
     if (body_.limited && request.max_tokens == 0) request.max_tokens = 1;
     return out;

@@ -54,7 +54,7 @@ std::string token_text(const Tokenizer& tokenizer, const std::vector<int32_t>& t
   return fmt::format("{} {}", tokens[at], excerpt(tokenizer.token_bytes(tokens[at])));
 }
 
-bool report_audit(const Engine& engine, const Both& both, const Request& request, bool json) {
+bool report_audit(const Engine& engine, const Both& both, bool json) {
   const auto at = both.difference();
   const Generation &plain = both.plain, &guessed = both.guessed;
   if (json) {
@@ -131,7 +131,7 @@ Result<int> audit(const RunFlags& flags, const FlagSet& set) {
     complain("interrupted: nothing was compared");
     return interrupts.exit_code();
   }
-  if (!report_audit(*engine, *both, request, flags.output.json)) {
+  if (!report_audit(*engine, *both, flags.output.json)) {
     const Status status = output_error();
     if (!status.ok()) return status.error();
   }

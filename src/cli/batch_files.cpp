@@ -203,7 +203,7 @@ bool BatchOutput::write(std::string line) {
     const ssize_t n = ::write(descriptor_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return errno_ = errno, false;
-    rest.remove_prefix(size_t(n));
+    rest.remove_prefix(n);
   }
   return true;
 }

@@ -60,7 +60,7 @@ bool write_stdout(std::string_view text) {
     const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return write_errno() = errno, false;
-    text.remove_prefix(size_t(n));
+    text.remove_prefix(n);
   }
   return true;
 }

@@ -24,8 +24,8 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
       vocab_(target_.shape().vocab_size),
       keep_(std::max<int64_t>(setup.max_draft + 2, backend_.asynchronous() ? kLateRows + kRoundRows : 0)),
       level_rows_(std::max<int64_t>(kLevelRows, setup.max_sequences)),
-      seats_(size_t(setup.max_sequences)),
-      drafts_(size_t(setup.max_sequences)) {
+      seats_(setup.max_sequences),
+      drafts_(setup.max_sequences) {
   all_.reserve(seats_.size()), open_.reserve(seats_.size()), grown_.reserve(seats_.size()), segments_.reserve(seats_.size());
   positions_.resize(level_rows_);
   for (Draft& draft : drafts_) {

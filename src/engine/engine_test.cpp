@@ -257,10 +257,9 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
     r.speculation.policy = "full";  // every draft is kept, so most stops fall inside a run
     r.stop_ids = {stop};
     std::vector<TokenEvent> events;
-    auto run = engine->generate(r, [&](const TokenEvent& event) { return events.push_back(event), true; });
-    ASSERT_TRUE(run.ok());
-    EXPECT_EQ(run->tokens, std::vector<int32_t>(all.begin(), all.begin() + int64_t(first)));
-    EXPECT_EQ(run->finish, FinishReason::Stop);
+    auto run = good(engine->generate(r, [&](const TokenEvent& event) { return events.push_back(event), true; }));
+    EXPECT_EQ(run.tokens, std::vector<int32_t>(all.begin(), all.begin() + int64_t(first)));
+    EXPECT_EQ(run.finish, FinishReason::Stop);
     EXPECT_EQ(events.size(), first);
     inside += first > 0 && events.back().from == TokenEvent::From::Draft;
   }
@@ -318,20 +317,15 @@ TEST_F(Whole, AnInterruptedRunKeepsWhatItHasAndTheEngineGoesOn) {
   auto engine = load();
   const auto all = plain_stream(*engine, request(50, 30));
   std::atomic<bool> interrupted = false;
-  auto run = engine->generate(
-      request(50, 30), [&](const TokenEvent& e) { return interrupted = e.index >= 8, true; }, &interrupted);
-  ASSERT_TRUE(run.ok());
-  EXPECT_EQ(run->finish, FinishReason::Interrupted);
-  ASSERT_GE(run->tokens.size(), 9u);
-  EXPECT_LT(run->tokens.size(), 30u);
-  EXPECT_TRUE(std::equal(run->tokens.begin(), run->tokens.end(), all.begin()));
+  const auto some = good(engine->generate(
+      request(50, 30), [&](const TokenEvent& e) { return interrupted = e.index >= 8, true; }, &interrupted));
+  EXPECT_EQ(some.finish, FinishReason::Interrupted);
+  ASSERT_GE(some.tokens.size(), 9u);
+  EXPECT_LT(some.tokens.size(), 30u);
+  EXPECT_TRUE(std::equal(some.tokens.begin(), some.tokens.end(), all.begin()));
   interrupted = true;
-  run = engine->generate(request(50, 30), {}, &interrupted);
-  ASSERT_TRUE(run.ok());
-  EXPECT_TRUE(run->tokens.empty());
-  run = engine->generate(request(50, 30), [](const TokenEvent& e) { return e.index < 3; });
-  ASSERT_TRUE(run.ok());
-  EXPECT_EQ(run->tokens.size(), 4u);
+  EXPECT_TRUE(good(engine->generate(request(50, 30), {}, &interrupted)).tokens.empty());
+  EXPECT_EQ(good(engine->generate(request(50, 30), [](const TokenEvent& e) { return e.index < 3; })).tokens.size(), 4u);
   EXPECT_EQ(generate(*engine, request(50, 30)).tokens, all);
 }
 

@@ -6,7 +6,7 @@
 
 namespace hunch {
 
-MaskWorkers::MaskWorkers(int threads) : busy_(size_t(threads)) {
+MaskWorkers::MaskWorkers(int threads) : busy_(threads) {
   for (size_t i = 0; i < busy_.size(); ++i) threads_.emplace_back([this, i] { work(i); });
 }
 

@@ -128,35 +128,33 @@ TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
   std::mutex mutex;
   std::condition_variable told;
   int news = 0;
-  auto stream = engine->submit(request, [&] {
+  const auto stream = good(engine->submit(request, [&] {
     const std::lock_guard lock(mutex);
     ++news;
     told.notify_all();
-  });
-  ASSERT_TRUE(stream.ok());
+  }));
   std::vector<int32_t> taken;
-  for (int looked = 0; !(*stream)->finished(); ++looked) {
+  for (int looked = 0; !stream->finished(); ++looked) {
     {
       std::unique_lock lock(mutex);
       told.wait(lock, [&] { return news > 0; });
       ASSERT_EQ(news, 1) << "told again before it looked";
       news = 0;
     }
-    while (auto event = (*stream)->next_within(0)) taken.push_back(event->id);
+    while (auto event = stream->next_within(0)) taken.push_back(event->id);
   }
   EXPECT_EQ(taken, plain);
-  EXPECT_GE((*stream)->result()->milliseconds.queued, 0);
+  EXPECT_GE(stream->result()->milliseconds.queued, 0);
 }
 
 TEST(Service, ACancelledStreamTellsOfItsEndSoThatNobodyWaitsToDestroyIt) {
   auto engine = load(tiny(1));
   std::atomic<int> news = 0;
-  auto stream = engine->submit(ask(4, 900), [&] { ++news; });
-  ASSERT_TRUE(stream.ok());
+  const auto stream = good(engine->submit(ask(4, 900), [&] { ++news; }));
   while (news == 0) std::this_thread::yield();
-  (*stream)->cancel();
-  while (!(*stream)->finished())
-    while ((*stream)->next_within(0)) {}
+  stream->cancel();
+  while (!stream->finished())
+    while (stream->next_within(0)) {}
   EXPECT_EQ(engine->stats().requests_aborted, 1);
 }
 

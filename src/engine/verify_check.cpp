@@ -77,7 +77,7 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
     if (s.reuse_layers) {
       if (known && known->anchors.empty())
         return usage_error(
-            "--verify-reuse calibrated: the calibration has no anchors, since no text of it was longer than --verify-dense");
+            "--verify-reuse calibrated: the calibration has no anchors: no text of it was longer than --verify-dense");
       if (!known) return needs_calibration("--verify-reuse calibrated");
       out.anchors.assign(shape.layers, 0);
       for (const int layer : known->anchors) out.anchors[layer] = 1;

@@ -14,7 +14,7 @@ DraftCopy::DraftCopy(const SparsePolicy::Setup& setup, int sets, int block, int 
       sets_(sets),
       block_(block),
       max_rows_(setup.max_draft + 1),
-      slots_(size_t(setup.max_sequences)) {
+      slots_(setup.max_sequences) {
   HUNCH_CHECK(layer_step >= 1);
   move_from_.reserve(max_rows_), move_to_.reserve(max_rows_);
   lists_of_.resize(window_.size());

@@ -35,7 +35,7 @@ ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)
       score_block_(how.pool == 1 && how.block % kScoreBlock == 0 ? kScoreBlock : 1),
       score_layers_(backend_.asynchronous() ? setup.geometry.layers : 1),
       reduced_(backend_, sets_),
-      slots_(size_t(setup.max_sequences)) {
+      slots_(setup.max_sequences) {
   HUNCH_CHECK(how.block >= 1 && how.pool % 2 == 1 && (how.pool == 1 || how.block == 1));
   used_.resize(max_rows_);
 }

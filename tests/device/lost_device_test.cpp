@@ -114,14 +114,13 @@ TEST(LostDevice, EndsTheServerWhichSaysSoToAllBefore) {
 
 TEST(LostDevice, ShowsInTheStatusOfARunOfTokens) {
   auto engine = load(tiny(1));
-  const auto run = TokenRun::make(engine->parts(), 100);
-  ASSERT_TRUE(run.ok());
+  const auto run = good(TokenRun::make(engine->parts(), 100));
   const auto ids = random_prompt(90, 256, 1);
-  (*run.value()).feed(std::span(ids).first(30), 10, TokenRun::Logits::All);
-  EXPECT_TRUE((*run.value()).status().ok());
+  run->feed(std::span(ids).first(30), 10, TokenRun::Logits::All);
+  EXPECT_TRUE(run->status().ok());
   lose_late_device(*engine->parts().backend, 2);
-  (*run.value()).feed(std::span(ids).subspan(30), 10, TokenRun::Logits::All);
-  expect_refusal((*run.value()).status(), kLost);
+  run->feed(std::span(ids).subspan(30), 10, TokenRun::Logits::All);
+  expect_refusal(run->status(), kLost);
 }
 
 }

@@ -1,4 +1,4 @@
-// How much memory the KV cache takes, and what it keeps in it.
+// How much memory the KV cache takes, and for what.
 #include "../conformance/methods.h"
 
 namespace hunch {
@@ -14,7 +14,7 @@ int64_t pages(const EngineOptions& options) { return load(options)->parts().pool
 TEST(LateDevice, FillsAsMuchMemoryAsItIsAskedTo) {
   auto options = small("late");
   const auto engine = load(options);
-  EXPECT_EQ(engine->parts().pool->num_pages(), 6) << "contexts of all requests";
+  EXPECT_EQ(engine->parts().pool->num_pages(), 6);
   options.memory_share = 1e-9;
   EXPECT_EQ(pages(options), 2) << "never less than one context";
   options.fill_memory = true;

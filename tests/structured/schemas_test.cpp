@@ -32,9 +32,7 @@ class Schemas : public testing::Test {
   // By the tokens, with an automaton of its own; of an output that came to its end also by its text.
   void expect_kept(const StructuredOutput& wanted, const Generation& run) {
     auto compiler = good(engine->parts().grammars());
-    auto grammar = compiler->compile(wanted);
-    ASSERT_TRUE(grammar.ok());
-    GrammarState state(grammar.value(), *compiler);
+    GrammarState state(good(compiler->compile(wanted)), *compiler);
     const std::string what = wanted.text + " gave " + run.text;
     for (const int32_t id : run.tokens) ASSERT_TRUE(state.accept(id)) << what;
     if (run.finish != FinishReason::Stop) return;

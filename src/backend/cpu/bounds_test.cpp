@@ -19,7 +19,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, middle}, {middle, pages}})
     backend.page_bounds(
         {.layer = 1, .from = from.ref(), .to = to.ref(), .page_len = page_len, .first_page = first, .last_page = last});
-  std::vector<float> k(dim), v(k), greatest, least, bounds(size_t(2 * dim)), unused(bounds);
+  std::vector<float> k(dim), v(k), greatest, least, bounds(2 * dim), unused(bounds);
   for (int head = 0; head < shape.kv_heads; ++head)
     for (int64_t page = 0; page < pages; ++page) {
       for (int64_t e = page * page_len; e < (page + 1) * page_len; ++e) {

@@ -90,7 +90,7 @@ struct Route {
 std::vector<float> run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
   static const auto all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
   const int64_t n = int64_t(rows.size());
-  std::vector<float> x, out, shares, gate(size_t(n * kWidth)), up = gate, gathered(size_t(n * kHidden)), product = gathered;
+  std::vector<float> x, out, shares, gate(n * kWidth), up = gate, gathered(n * kHidden), product = gathered;
   std::vector<int32_t> ids;
   for (const int64_t r : rows) {
     x.insert(x.end(), all_x.begin() + r * kHidden, all_x.begin() + (r + 1) * kHidden);

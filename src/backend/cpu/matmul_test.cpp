@@ -101,7 +101,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
     ASSERT_EQ(std::memcmp(all.data(), whole.data(), whole.size() * 4), 0) << threads << " threads";
     for (int64_t rows = 1; rows <= (threads == 2 ? 64 : 17); ++rows) {
       const int64_t first = 7 * rows;
-      std::vector<float> out(rows * kOut, 0.25f), out_beside(size_t(rows * 40));
+      std::vector<float> out(rows * kOut, 0.25f), out_beside(rows * 40);
       const Product alone[] = {{weight.get(), bias.data(), view(out, rows, kOut)}};
       const Product both[] = {{other.get(), nullptr, view(out_beside, rows, 40)}, alone[0]};
       const View<const float, 2> in(x.data() + first * kIn, rows, kIn);

@@ -84,7 +84,7 @@ Buffer allocate_aligned(size_t bytes) {
   return {aligned, whole, [](void* p, size_t n) { munmap(p, n); }};
 }
 
-Threads::Threads(int count) : count_(count), scratch_(size_t(count)) {
+Threads::Threads(int count) : count_(count), scratch_(count) {
   HUNCH_CHECK(count >= 1);
   reserve(size_t(64) << 10);
   threads_.reserve(count - 1);

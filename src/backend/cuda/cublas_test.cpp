@@ -47,7 +47,7 @@ class CudaOracle : public testing::Test {
   std::vector<float> multiplied(
       const std::vector<uint16_t>& w, const std::vector<uint16_t>& x, int64_t n, int64_t k, int64_t rows) {
     const DeviceArray<uint16_t> weights(w), in(x);
-    const DeviceArray<float> out(size_t(rows * n));
+    const DeviceArray<float> out(rows * n);
     const float one = 1, zero = 0;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     cublasLtMatmulDesc_t product = nullptr;
@@ -104,7 +104,7 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
     std::vector<float> values(rows * k);
     for (float& value : values) value = normal(random);
     const DeviceArray<int32_t> list(ids);
-    const DeviceArray<float> x(values), elements(size_t(n * k)), out(size_t(rows * n));
+    const DeviceArray<float> x(values), elements(size_t(n * k)), out(rows * n);
     const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, n)}};
     enqueue_embed(*commands_, {View<const int32_t, 1>(list.data(), n), weight.get(), View<float, 2>(elements.data(), n, k)});
     enqueue_matmul(*commands_, {View<const float, 2>(x.data(), rows, k), products});

@@ -222,7 +222,7 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
     const Experts experts(e.gate, e.up, e.down);
     const auto got = run(experts, routed, 0, kRows);
     std::vector<float> want = routed.base;
-    const DeviceArray<float> x(routed.x), gate(size_t(kRows * kWidth)), up(size_t(kRows * kWidth)), y(size_t(kRows * kHidden));
+    const DeviceArray<float> x(routed.x), gate(kRows * kWidth), up(kRows * kWidth), y(kRows * kHidden);
     const View<float, 2> g(gate.data(), kRows, kWidth), u(up.data(), kRows, kWidth);
     for (size_t id = 0; id < experts.experts.size(); ++id) {  // every row by every expert
       const Expert& expert = experts.experts[id];

@@ -36,7 +36,7 @@ class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
   std::vector<float> embedded(const Weight& weight, const std::vector<int32_t>& ids) {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = int64_t(ids.size());
-    DeviceArray<float> out(size_t(rows * weight.in_dim));
+    DeviceArray<float> out(rows * weight.in_dim);
     enqueue_embed(
         *commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
     EXPECT_TRUE(commands->wait().ok());
@@ -185,7 +185,7 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
   for (const auto& [rows, dim, width] : shapes) {
     const auto gate = random_weight(DType::BF16, width, dim, 1, 0.1f), up = random_weight(DType::BF16, width, dim, 2, 0.1f);
     const auto down = random_weight(DType::BF16, dim, width, 3, 0.1f);
-    const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(size_t(rows * dim));
+    const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(rows * dim);
     DeviceArray<float> between(size_t(2 * rows * width));
     const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
     const View<const float, 2> before(x.data(), rows, dim), in(rows % 4 ? x.data() : normed.data(), rows, dim);
@@ -243,7 +243,7 @@ TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
 TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   constexpr int64_t kRows = 70, kInputs = 192;
   std::mt19937 random(6);
-  std::vector<std::byte> codes(2 * kRows * kInputs / 2), scales(size_t(2 * kRows * kInputs / 32));
+  std::vector<std::byte> codes(2 * kRows * kInputs / 2), scales(2 * kRows * kInputs / 32);
   for (std::byte& code : codes) code = std::byte(random());
   for (std::byte& scale : scales) scale = std::byte(90 + random() % 51);
   Tensor tensor{.dtype = DType::MXFP4, .shape = {kRows, kInputs}, .data = codes.data() + kInputs / 2};
@@ -302,8 +302,7 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
            {DType::Q4_K, kWide}, {DType::BF16, 2880}, {DType::Q8_0, 2880}, {DType::BF16, 1000}}) {
     const auto weight = random_weight(dtype, kOutputs, inputs, 3, 0.02f);
     for (const int64_t rows : {1, 2, 8, 9, 17, 33, 64, 65, 224, 520}) {
-      const DeviceArray<float> x(gaussian(rows * inputs)), normed(size_t(rows * inputs)), gated(size_t(rows * inputs)),
-          out(size_t(rows * kOutputs));
+      const DeviceArray<float> x(gaussian(rows * inputs)), normed(rows * inputs), gated(rows * inputs), out(rows * kOutputs);
       const View<const float, 2> in(x.data(), rows, inputs);
       const View<float, 2> norm(normed.data(), rows, inputs), gate(gated.data(), rows, inputs);
       const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, kOutputs)}};

@@ -74,9 +74,9 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
     }
     for (const int rows : {4, 8, 16, 32, 64}) {
       Draft x = draft(entries, rows, 0.97f);
-      test::DeviceArray<float> q(x.q), gates(size_t(rows * kHeads * 3)), answer(x.q.size());
+      test::DeviceArray<float> q(x.q), gates(rows * kHeads * 3), answer(x.q.size());
       HUNCH_CUDA_CHECK(cudaMemset(gates.data(), 0, gates.size() * sizeof(float)));
-      test::DeviceArray<int32_t> chosen(size_t(rows * kKvHeads * settings.sel_count));
+      test::DeviceArray<int32_t> chosen(rows * kKvHeads * settings.sel_count);
       NsaRows run;
       run.q = View<const float, 3>(q.data(), rows, kHeads, kDim),
       run.gates = View<const float, 2>(gates.data(), rows, 3 * kHeads);

@@ -213,8 +213,8 @@ struct Ranks {
 Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int64_t k, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
-  test::DeviceArray<float> x(logits), shares(size_t(rows * k));
-  test::DeviceArray<int32_t> tokens(rows), ids(size_t(rows * k));
+  test::DeviceArray<float> x(logits), shares(rows * k);
+  test::DeviceArray<int32_t> tokens(rows), ids(rows * k);
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(tokens.data(), rows);
@@ -280,7 +280,7 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   const int64_t calls = int64_t(std::size(kParams));
   const auto logits = gaussian(kVocab * 2 * calls, 2);
   test::DeviceArray<float> x(logits);
-  test::DeviceArray<int32_t> tokens(size_t(2 * calls));
+  test::DeviceArray<int32_t> tokens(2 * calls);
   std::vector<SampleArgs> all;
   const std::vector<int32_t> positions{7, 9};
   for (int64_t i = 0; i < calls; ++i) {

@@ -185,7 +185,7 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
   auto& to = static_cast<ReferenceKvStore&>(*args.to.store);
   const int dim = from.head_dim;
   HUNCH_CHECK(page_bounds_fit(args));
-  std::vector<float> k(dim, 0.0f), v(k), bounds(size_t(2 * dim));
+  std::vector<float> k(dim, 0.0f), v(k), bounds(2 * dim);
   for (int head = 0; head < from.kv_heads; ++head)
     for (int64_t page = args.first_page; page < args.last_page; ++page) {
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {

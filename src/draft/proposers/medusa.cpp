@@ -22,7 +22,7 @@ class Medusa final : public Proposer {
         heads_(std::move(heads)),
         vocab_(setup.target->shape().vocab_size),
         accuracies_{RankAccuracy(heads_.count(), setup.max_draft), RankAccuracy(heads_.count(), setup.max_draft)},
-        drafts_(size_t(setup.max_sequences)) {
+        drafts_(setup.max_sequences) {
     const int64_t slots = setup.max_sequences, count = heads_.count(), hidden = heads_.hidden();
     const auto words = [&](int64_t n, Memory memory) { return backend_.allocate(size_t(n) * sizeof(float), memory); };
     states_ = words(slots * hidden, Memory::Device);

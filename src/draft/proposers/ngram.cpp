@@ -82,7 +82,7 @@ class FirstOccurrences {
 
 class Ngram final : public Proposer {
  public:
-  Ngram(int min_n, int max_n, int max_sequences) : min_n_(min_n), max_n_(max_n), slots_(size_t(max_sequences)) {}
+  Ngram(int min_n, int max_n, int max_sequences) : min_n_(min_n), max_n_(max_n), slots_(max_sequences) {}
 
   void open(const Sequence& sequence) override {
     FirstOccurrences& slot = at(sequence.slot);

@@ -27,7 +27,7 @@ class Self final : public Proposer {
         lookup_(std::move(lookup)),
         staged_(setup.options.self_staged),
         skip_layers_(setup.options.skip_layers),
-        drafts_(size_t(setup.max_sequences)) {
+        drafts_(setup.max_sequences) {
     const ModelShape& shape = target_.shape();
     // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
     max_rows_ = std::min(pass_.max_rows(), std::max((staged_ ? 4 : 1) * setup.max_sequences, kWidest));

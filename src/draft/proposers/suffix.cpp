@@ -78,7 +78,7 @@ class Outputs {
  public:
   Outputs(int depth, int max_requests, int64_t max_bytes)
       : depth_(depth),
-        max_requests_(size_t(max_requests)),
+        max_requests_(max_requests),
         max_tokens_(int64_t(std::bit_floor(uint64_t(max_bytes / SuffixTree::kBytesPerToken)))) {}
 
   void add(const SuffixTree& from, int64_t first) {
@@ -118,7 +118,7 @@ class Suffix final : public Proposer {
  public:
   explicit Suffix(const Setup& setup)
       : options_(setup.options),
-        slots_(size_t(setup.max_sequences)),
+        slots_(setup.max_sequences),
         outputs_(setup.options.suffix_depth, setup.options.suffix_cached_requests, setup.options.suffix_cache_bytes) {
     asked_.reserve(setup.max_sequences);
     if (setup.backend && setup.backend->asynchronous()) helpers_.emplace(int(kMostThreads));
