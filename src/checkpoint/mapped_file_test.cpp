@@ -16,9 +16,8 @@ class MappedFileTest : public test::FolderTest {};
 
 TEST_F(MappedFileTest, HoldsTheBytesOfTheFileAlsoAfterAMove) {
   put("a", "hello");
-  auto file = MappedFile::open(at("a"));
-  ASSERT_TRUE(file.ok());
-  const MappedFile moved = std::move(file).value();
+  auto file = test::good(MappedFile::open(at("a")));
+  const MappedFile moved = std::move(file);
   ASSERT_EQ(moved.bytes().size(), 5u);
   EXPECT_EQ(char(moved.bytes()[4]), 'o');
 }

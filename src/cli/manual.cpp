@@ -26,7 +26,7 @@ constexpr Shell kShells[] = {
   if [ "$COMP_CWORD" = 1 ]; then words=$(hunch --command-names)
   else
     [[ $COMP_CWORD == 2 || $part == -* ]] && part=
-    words=$(hunch "${COMP_WORDS[1]}" $part --flag-names 2>/dev/null || hunch "${COMP_WORDS[1]}" --flag-names 2>/dev/null)
+    words=$({ hunch "${COMP_WORDS[1]}" $part --flag-names || hunch "${COMP_WORDS[1]}" --flag-names; } 2>/dev/null)
     [[ $word == -* ]] || words=$([ "$COMP_CWORD" = 2 ] && grep -v ^- <<<"$words")
   fi
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
@@ -39,7 +39,7 @@ _hunch() {
   else
     local part=$words[3] names
     [[ $CURRENT == 3 || $part == -* ]] && part=
-    names=(${(f)"$(hunch $words[2] $part --flag-names 2>/dev/null || hunch $words[2] --flag-names 2>/dev/null)"})
+    names=(${(f)"$({ hunch $words[2] $part --flag-names || hunch $words[2] --flag-names; } 2>/dev/null)"})
     if [[ $words[CURRENT] == -* ]]; then compadd -- $names
     else
       (( CURRENT == 3 )) && compadd -- ${names:#-*}

@@ -316,7 +316,7 @@ double EngineParts::bits_per_weight(double* weights) const {
   return elements > 0 ? 8 * bytes / elements : 0;
 }
 
-// Of the copy of the weights that drafts of `self` read where that halves them; it is made later.
+// Of the copy that drafts of `self` read where it halves the weights; it is made later.
 double EngineParts::draft_copy_bytes() const {
   constexpr double kBytes = 18.0 / 32;  // a weight in Q4_0
   double weights = 0;

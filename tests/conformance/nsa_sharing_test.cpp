@@ -211,29 +211,28 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   const std::vector<std::vector<int32_t>> texts = {phrases(300, 40, 1), phrases(330, 40, 2)};
   int evaluations = 0;
   auto found =
-      calibrate_reuse(engine->parts(), texts, 64, [&](int done, int total) { return evaluations = done, done <= total; });
-  ASSERT_TRUE(found.ok()) << found.error().message;
+      good(calibrate_reuse(engine->parts(), texts, 64, [&](int done, int total) { return evaluations = done, done <= total; }));
   EXPECT_EQ(evaluations, 1 + layers * (layers - 1) / 2);
-  ASSERT_EQ(int(found->steps.size()), layers - 1);
-  EXPECT_EQ(found->tokens, 128);
-  found->budget = 10;
-  EXPECT_EQ(int(found->layers().size()), layers - 1);
+  ASSERT_EQ(int(found.steps.size()), layers - 1);
+  EXPECT_EQ(found.tokens, 128);
+  found.budget = 10;
+  EXPECT_EQ(int(found.layers().size()), layers - 1);
 
   const auto path = testing::TempDir() + "/reuse-" + GetParam() + ".json";
-  ASSERT_TRUE(write_atomically(path, found->to_json()).ok());
+  ASSERT_TRUE(write_atomically(path, found.to_json()).ok());
   auto with = load({.model = tiny_path(GetParam()), .context_len = 512, .reuse_schedule = path});
   ASSERT_TRUE(with->parts().reuse_layers);
-  EXPECT_EQ(*with->parts().reuse_layers, found->layers());
+  EXPECT_EQ(*with->parts().reuse_layers, found.layers());
   auto request = ask(phrases(260, 40, 1), 30);
   const auto named = run_class(*with, request, "reuse", "", 1);
-  EXPECT_EQ(named.approximation.reuse_layers, found->layers());
+  EXPECT_EQ(named.approximation.reuse_layers, found.layers());
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
 
   const auto other = Engine::load({.model = tiny_path("qwen3-untied"), .context_len = 64, .reuse_schedule = path});
-  expect_refusal(other, found->model.hash);
+  expect_refusal(other, found.model.hash);
   auto foreign = load({.model = tiny_path("qwen3-untied"), .context_len = 64});
   expect_refusal(other, identity_of(*foreign->parts().checkpoint).hash);
-  EXPECT_FALSE(ReuseSchedule::from_json(R"({"version":1})", found->model).ok());
+  EXPECT_FALSE(ReuseSchedule::from_json(R"({"version":1})", found.model).ok());
   EXPECT_FALSE(calibrate_reuse(engine->parts(), texts, 400, [](int, int) { return true; }).ok());
 }
 
