@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
           std::set<int64_t> own;
           for (int i = 0; i < s.sel_count; ++i) own.insert(args.chosen(row, head, i));
           own.erase(-1);
-          const int64_t end = last[size_t(row)], begin = std::max<int64_t>(0, end + 1 - s.window);
+          const int64_t end = last[row], begin = std::max<int64_t>(0, end + 1 - s.window);
           for (int64_t b = begin / s.sel_block; b <= end / s.sel_block; ++b) own.insert(b);
           read.insert(own.begin(), own.end());
           flops += double(int64_t(own.size()) * s.sel_block + s.rows_of(entries)) * 4 * dim * group;

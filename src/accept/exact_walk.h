@@ -15,7 +15,7 @@ class Walk {
     if (depth_ == path_.size()) path_.push_back({weights, next_possible(weights, 0)});
     const Call& call = path_[depth_++];
     HUNCH_CHECK(call.outcome < int(call.weights.size()));
-    weight_ *= call.weights[size_t(call.outcome)];
+    weight_ *= call.weights[call.outcome];
     return call.outcome;
   }
   double weight() const { return weight_; }
@@ -36,7 +36,7 @@ class Walk {
     int outcome;
   };
   static int next_possible(const std::vector<double>& weights, int from) {
-    while (from < int(weights.size()) && !(weights[size_t(from)] > 0)) ++from;
+    while (from < int(weights.size()) && !(weights[from] > 0)) ++from;
     return from;
   }
   bool advance() {

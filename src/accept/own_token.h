@@ -14,7 +14,7 @@ inline void follow_own_tokens(const DraftTree& tree, TargetProbs& target, Verdic
     if (own < 0) return void(out.next = -1);  // no valid logits; a guess may have no number either
     int next = -1;
     for (int child = node + 1; child < tree.size && next < 0; ++child)
-      if (tree.parents[size_t(child)] == node && tree.tokens(child) == own) next = child;
+      if (tree.parents[child] == node && tree.tokens(child) == own) next = child;
     if (next < 0) return void(out.next = own);
     out.path.push_back(next);
     out.tokens.push_back(own);

@@ -56,17 +56,17 @@ class WalkedTarget final : public TargetProbs {
   WalkedTarget(Walk& walk, const Law& law, const DraftTree& tree) : walk_(walk) {
     std::vector<Tokens> paths{{}};
     for (int node = 0; node < tree.size; ++node) {
-      Tokens path = paths[size_t(tree.parents[size_t(node)] + 1)];
+      Tokens path = paths[tree.parents[node] + 1];
       path.push_back(tree.tokens(node));
       paths.push_back(path);
     }
     for (const Tokens& path : paths) rows_.push_back(law(path));
   }
   int32_t choice(int row) override {
-    const Row& p = rows_[size_t(row)];
+    const Row& p = rows_[row];
     return walk_.branch(std::vector<double>(p.begin(), p.end()));
   }
-  View<const float, 1> row(int row) override { return view(rows_[size_t(row)]); }
+  View<const float, 1> row(int row) override { return view(rows_[row]); }
 
  private:
   Walk& walk_;

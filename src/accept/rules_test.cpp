@@ -104,8 +104,7 @@ TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
       if (depth > 1) continue;
       // Nobody can keep more of a deterministic tree than the target's probability of its children.
       double most = 0;
-      for (int child = 0; child < (rule.takes_branches() ? width : 1); ++child)
-        most += double(pair.p({})[size_t(top.tokens[child])]);
+      for (int child = 0; child < (rule.takes_branches() ? width : 1); ++child) most += double(pair.p({})[top.tokens[child]]);
       EXPECT_NEAR(kept, most, 1e-12);
     }
   });

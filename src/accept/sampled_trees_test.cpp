@@ -113,7 +113,7 @@ Width flat(int children) {
 // Two levels: as many children as `of_rank` says for the node of that rank.
 Width two_levels(std::vector<int> of_rank) {
   return [of_rank](const std::vector<int>& ranks, const Tokens&) {
-    return ranks.empty() ? int(of_rank.size()) : ranks.size() == 1 ? of_rank[size_t(ranks[0])] : 0;
+    return ranks.empty() ? int(of_rank.size()) : ranks.size() == 1 ? of_rank[ranks[0]] : 0;
   };
 }
 
@@ -176,7 +176,7 @@ struct GrownTree {
         int32_t draws[3] = {-1, -1, -1};
         for (int nth = 0; nth < drawn.children(int(i)); ++nth) {
           if ((draws[nth] = draw_of(walk, left)) < 0) break;
-          left[size_t(draws[nth])] = 0;
+          left[draws[nth]] = 0;
         }
         drawn.take(int(i), draws);
       }
@@ -267,9 +267,9 @@ TEST(SampledTrees, AChildDroppedForWhatItIsBendsTheLaw) {
   std::vector<double> law(4);
   Walk::all([&](Walk& walk) {
     SampledTree sampled(walk, pair.q, 4, flat(1), {});
-    if (q[size_t(sampled.tokens[0])] < 0.2f) sampled.tree.size = 0;
+    if (q[sampled.tokens[0]] < 0.2f) sampled.tree.size = 0;
     const Tokens emitted = emitted_by(walked(*rule, walk, pair.p, sampled.tree));
-    law[size_t(emitted[0])] += walk.weight();
+    law[emitted[0]] += walk.weight();
   });
   const double bent[] = {0.38, 0.36, 0.24, 0.02};
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(law[i], bent[i], 1e-6);

@@ -19,8 +19,8 @@ class SiblingLaws {
     HUNCH_CHECK(p.extent[0] == int64_t(p_.size()) && q.extent[0] == int64_t(q_.size()));
     for (size_t i = 0; i < p_.size(); ++i) p_[i] = p(int64_t(i)), q_[i] = q(int64_t(i));
   }
-  double p(int32_t token) const { return p_[size_t(token)]; }
-  double q(int32_t token) const { return q_[size_t(token)]; }
+  double p(int32_t token) const { return p_[token]; }
+  double q(int32_t token) const { return q_[token]; }
   View<const double, 1> target() const { return View<const double, 1>(p_.data(), int64_t(p_.size())); }
 
   void refuse(int32_t token) {
@@ -30,7 +30,7 @@ class SiblingLaws {
     if (left > 0)
       for (size_t i = 0; i < p_.size(); ++i) p_[i] = std::max(0.0, p_[i] - q_[i]) / left;
     // Summed anew: 1 - q(token) would be mostly rounding where the token had nearly all of the mass. No mass left: q' is 0.
-    q_[size_t(token)] = 0;
+    q_[token] = 0;
     double mass = 0;
     for (const double x : q_) mass += x;
     for (double& x : q_) x = mass > 0 ? x / mass : 0;

@@ -354,8 +354,7 @@ Status read_fields(const object& fields, BodyReader& in) {
       known.insert(known.end(), {"id", "custom_id"});
       return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, known)));
     }
-    if (std::exchange(seen[size_t(key - kKeys)], true))
-      return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+    if (std::exchange(seen[key - kKeys], true)) return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
     if (value.is_null()) continue;
     HUNCH_OK(key->read(name, value, in));
   }

@@ -123,8 +123,8 @@ class Preparer {
         return usage_error(body_.one_prompt ? "\"prompt\" is empty: give at least one character"
                                             : fmt::format("\"prompt\": item {} is empty: give at least one character", number));
     }
-    const size_t keep = size_t(body_.truncate_prompt);
-    if (keep > 0 && ids.size() > keep) ids.erase(ids.begin(), ids.end() - std::ptrdiff_t(keep));
+    const size_t keep = body_.truncate_prompt;
+    if (keep > 0 && ids.size() > keep) ids.erase(ids.begin(), ids.end() - keep);
     return ids;
   }
 

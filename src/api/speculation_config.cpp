@@ -179,7 +179,7 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
     const auto at =
         std::find_if(settings.begin(), settings.end(), [&, name = key](const SpeculationSetting& s) { return s.key == name; });
     if (at == settings.end()) return unknown_key(key);
-    HUNCH_TRY(values[size_t(at - settings.begin())], value_of(*at, v));
+    HUNCH_TRY(values[at - settings.begin()], value_of(*at, v));
   }
   const bool sparse =
       std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });

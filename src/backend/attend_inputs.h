@@ -109,7 +109,7 @@ inline void expect_greatest(
   ASSERT_EQ(of_blocks.scores.size(), each.scores.size());
   for (size_t set = 0; set < each.scores.size(); ++set)
     for (size_t b = 0; b < of_blocks.scores[set].size(); ++b) {
-      const auto first = each.scores[set].begin() + ptrdiff_t(b) * kScoreBlock;
+      const auto first = each.scores[set].begin() + b * kScoreBlock;
       const float right = int64_t(b) < prefix_len / kScoreBlock ? *std::max_element(first, first + kScoreBlock) : kUntouched;
       ASSERT_NEAR(of_blocks.scores[set][b], right, tolerance) << what << " set " << set << " block " << b;
     }

@@ -69,7 +69,7 @@ class OpenedCheckpoint final : public Checkpoint {
     if (name.layer >= shape_.layers)
       return Error{fmt::format("{}: tensor {} scales a layer that this model has not", source, quote(entry.name))};
     kv_scales_.resize(shape_.layers);
-    KvScale& scale = kv_scales_[size_t(name.layer)];
+    KvScale& scale = kv_scales_[name.layer];
     HUNCH_TRY((name.part == Fp8Part::KeyScale ? scale.k : scale.v), read_kv_scale(entry, file.data() + entry.offset, source));
     return {};
   }

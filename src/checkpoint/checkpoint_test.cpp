@@ -22,7 +22,7 @@ class CheckpointTest : public test::FolderTest {
   nlohmann::json put_shards(size_t cut) {
     put_config("llama");
     const auto all = tiny::folder_tensors("llama");
-    const auto middle = all.begin() + std::ptrdiff_t(cut);
+    const auto middle = all.begin() + cut;
     put(kFirst, tiny::safetensors({all.begin(), middle}));
     put(kSecond, tiny::safetensors({middle, all.end()}));
     nlohmann::json map;

@@ -167,7 +167,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   if (shape.family == "gpt_oss") {
     HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 128));
     shape.window_layer.resize(shape.layers);
-    for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer % 2 == 0;
+    for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer % 2 == 0;
     return {};
   }
   HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
@@ -176,7 +176,7 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   if (shape.family == "qwen3_moe") return {};  // in every layer
   HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
   shape.window_layer.resize(shape.layers);
-  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer >= full_layers;
+  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer >= full_layers;
   return {};
 }
 
@@ -289,7 +289,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
   HUNCH_TRY(const int step, config.small_integer("decoder_sparse_step", 1));
   if (step < 1) return config.wrong("decoder_sparse_step", "must be at least 1");
   s.expert_layer.resize(s.layers);
-  for (int layer = 0; layer < s.layers; ++layer) s.expert_layer[size_t(layer)] = s.num_experts > 0 && (layer + 1) % step == 0;
+  for (int layer = 0; layer < s.layers; ++layer) s.expert_layer[layer] = s.num_experts > 0 && (layer + 1) % step == 0;
   if (const Json* dense = config.find("mlp_only_layers")) {
     if (!dense->is_array()) return config.wrong("mlp_only_layers", "must be a list of layers");
     for (const Json& layer : *dense) {

@@ -25,7 +25,7 @@ double mscale_of(double factor, double all_dim) { return factor > 1 && all_dim !
 void set_expert_layers(ModelShape& s, int dense, int frequency) {
   s.expert_layer.resize(s.layers + s.prediction_layers);
   for (int layer = 0; layer < int(s.expert_layer.size()); ++layer)
-    s.expert_layer[size_t(layer)] = layer >= dense && layer % frequency == 0;
+    s.expert_layer[layer] = layer >= dense && layer % frequency == 0;
   if (std::find(s.expert_layer.begin(), s.expert_layer.end(), 1) == s.expert_layer.end())
     s.num_experts = s.experts_per_token = 0, s.expert_ffn = s.shared_ffn = 0, s.expert_layer.clear();
 }

@@ -70,7 +70,7 @@ Status read_gpt_oss(const ArchKeys& keys, ModelShape& s) {
   if (s.sliding_window == 0) return keys.wrong("attention.sliding_window", "missing");
   if (!s.window_layer.empty()) return {};
   s.window_layer.resize(s.layers);
-  for (int layer = 0; layer < s.layers; ++layer) s.window_layer[size_t(layer)] = layer % 2 == 0;
+  for (int layer = 0; layer < s.layers; ++layer) s.window_layer[layer] = layer % 2 == 0;
   return {};
 }
 
@@ -136,7 +136,7 @@ Status read_windows(const ArchKeys& keys, ModelShape& shape) {
   HUNCH_TRY(const int n, keys.count(kPattern, 0));
   if (n < 2) return {};
   shape.window_layer.resize(shape.layers);
-  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[size_t(layer)] = layer % n < n - 1;
+  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer % n < n - 1;
   return {};
 }
 

@@ -131,7 +131,7 @@ std::vector<std::byte> GgufWriter::header() {
 std::vector<std::byte> GgufWriter::to_bytes(std::span<const std::byte> data) {
   std::vector<std::byte> out = header();
   for (const TensorEntry& entry : tensors_) {
-    out.insert(out.end(), data.begin(), data.begin() + std::ptrdiff_t(entry.bytes));
+    out.insert(out.end(), data.begin(), data.begin() + entry.bytes);
     out.resize(out.size() + padding_after(entry.bytes));
     data = data.subspan(entry.bytes);
   }

@@ -39,7 +39,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     ::close(fd);
     return Error{fmt::format("{}: {}", path, refusal)};
   }
-  const size_t size = size_t(info.st_size);
+  const size_t size = info.st_size;
   void* at = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   const int code = errno;
   ::close(fd);  // the mapping keeps the file

@@ -160,7 +160,7 @@ TEST(Quantise, SplitBlocksReadLikeBlocks) {
       std::vector<float> got(kColumns), again(kColumns);
       dequantise_row(matrix, row, got.data());
       for (int64_t i = 0; i < kColumns; ++i) {
-        const size_t at = size_t(2 * row + second);
+        const size_t at = 2 * row + second;
         const int code = int(codes[at * kColumns / 2 + size_t(i / 2)]) >> (i % 2 * 4) & 15;
         EXPECT_EQ(got[i], std::ldexp(float(kMxfp4Doubled[code]), int(scales[at * kColumns / 32 + size_t(i / 32)]) - 128));
       }

@@ -124,7 +124,7 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
   uint64_t length;
   std::memcpy(&length, aligned.data(), 8);
   tiny::Bytes odd = aligned;  // one more blank in the header moves the data by a byte
-  odd.insert(odd.begin() + 8 + std::ptrdiff_t(length), std::byte(' '));
+  odd.insert(odd.begin() + 8 + length, std::byte(' '));
   ++length;
   std::memcpy(odd.data(), &length, 8);
   const auto checkpoint = test::good(test::opened(odd, tiny::config("llama")));

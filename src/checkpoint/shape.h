@@ -90,8 +90,8 @@ struct ModelShape {
   NsaShape nsa;  // of all layers
   LatentShape latent;
 
-  int window_of(int layer) const { return window_layer.empty() || window_layer[size_t(layer)] ? sliding_window : 0; }
-  bool has_experts(int layer) const { return !expert_layer.empty() && expert_layer[size_t(layer)]; }
+  int window_of(int layer) const { return window_layer.empty() || window_layer[layer] ? sliding_window : 0; }
+  bool has_experts(int layer) const { return !expert_layer.empty() && expert_layer[layer]; }
   bool has_dense_ffn() const {  // some layer has a feed-forward block of its own
     for (const uint8_t experts : expert_layer)
       if (!experts) return true;

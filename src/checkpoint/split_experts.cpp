@@ -94,7 +94,7 @@ Status SplitExperts::join_bias(
   dequantise_row(bias.entry.dtype, bias.data, turns.data(), count);
   for (int64_t part = 0; part < 2; ++part) {
     float* values = biases_.emplace_back(std::make_unique<float[]>(size_t(count / 2))).get();
-    for (int64_t i = 0; i < count / 2; ++i) values[i] = turns[size_t(2 * i + part)];
+    for (int64_t i = 0; i < count / 2; ++i) values[i] = turns[2 * i + part];
     out.push_back({
         .name = fmt::format("{}.ffn_{}_exps.bias", stem.substr(0, stem.rfind('.')), part == 0 ? "gate" : "up"),
         .dtype = DType::F32,

@@ -266,7 +266,7 @@ class LlamaBench {
     if (int64_t(text_ids_.size()) < test.n_depth)
       return usage_error(fmt::format("{} holds {} tokens, -d asks for {}", *flags_.text_file, text_ids_.size(), test.n_depth));
     Request request;
-    request.prompt.assign(text_ids_.end() - ptrdiff_t(test.n_depth), text_ids_.end());
+    request.prompt.assign(text_ids_.end() - test.n_depth, text_ids_.end());
     request.ignore_eos = true;
     request.cache_prompt = true;  // one prefill for all repetitions
     request.sampling.temperature = flags_.temperature.value_or(0.8);

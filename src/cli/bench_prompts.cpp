@@ -51,7 +51,7 @@ std::vector<BenchPrompt> dealt(std::vector<BenchPrompt> prompts, int64_t most, i
   if (most > 0 && int64_t(out.size()) > most) out.resize(most);
   int64_t shortest = room;
   for (const BenchPrompt& p : out) shortest = std::min(shortest, int64_t(p.ids.size()));
-  for (BenchPrompt& p : out) p.ids.erase(p.ids.begin(), p.ids.end() - ptrdiff_t(shortest));
+  for (BenchPrompt& p : out) p.ids.erase(p.ids.begin(), p.ids.end() - shortest);
   return out;
 }
 

@@ -22,7 +22,7 @@ bool looks_like_flag(std::string_view a) { return a.size() > 1 && a[0] == '-' &&
 
 std::string FlagSet::Flag::listed_names() const {
   const size_t n = shown_names < 0 ? names.size() : size_t(shown_names);
-  auto out = fmt::format("{}", fmt::join(names.begin(), names.begin() + ptrdiff_t(n), ", "));
+  auto out = fmt::format("{}", fmt::join(names.begin(), names.begin() + n, ", "));
   if (!value_name.empty()) out += fmt::format(" {}", value_name);
   return out;
 }

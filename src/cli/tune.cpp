@@ -141,7 +141,7 @@ class Tune {
     for (std::vector<int32_t>& ids : texts) {
       const int64_t room = engine_.context_len() - *flags_.sampling.max_tokens - kLong - 1;
       if (room < 1) return usage_error("the context has no room for a prompt: lower -n or raise -c");
-      if (int64_t(ids.size()) > room) ids.erase(ids.begin(), ids.end() - ptrdiff_t(room));  // the end is what is continued
+      if (int64_t(ids.size()) > room) ids.erase(ids.begin(), ids.end() - room);  // the end is what is continued
       if (!ids.empty()) prompts_.push_back(std::move(ids));
     }
     longest_ = std::min(kLong, engine_.parts().options.max_draft);
@@ -230,7 +230,7 @@ Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std
   std::vector<std::string> texts;
   for (size_t at = 0; at < text.size() && int64_t(texts.size()) < most;) {
     const size_t end = std::min(text.find('\n', at), text.size());
-    const json object = json::parse(text.begin() + ptrdiff_t(at), text.begin() + ptrdiff_t(end), nullptr, false);
+    const json object = json::parse(text.begin() + at, text.begin() + end, nullptr, false);
     at = end + 1;
     if (!object.is_object() || !object.contains("text") || !object["text"].is_string()) continue;
     texts.push_back(object["text"].get<std::string>());

@@ -61,10 +61,10 @@ class DynamicTree {
     std::sort(order_.begin(), order_.begin() + int64_t(count));
     number_.assign(nodes_.size(), -1);
     for (size_t i = 0; i < count; ++i) {
-      const Node& node = nodes_[size_t(order_[i])];
+      const Node& node = nodes_[order_[i]];
       const int parent = node.parent < 0 ? -1 : number_[node.parent];
       HUNCH_CHECK(node.parent < 0 || parent >= 0);
-      number_[size_t(order_[i])] = int(i);
+      number_[order_[i]] = int(i);
       emit(int(i), node.token, parent);
     }
     return int(count);

@@ -132,7 +132,7 @@ void SuffixTree::take(int32_t child) {
   // Later entries of the run move up, so that no search meets a hole before its end.
   const uint64_t mask = table_.size() - 1;
   for (uint64_t at = (hole + 1) & mask; table_[at] >= 0; at = (at + 1) & mask) {
-    const Node& node = nodes_[size_t(table_[at])];
+    const Node& node = nodes_[table_[at]];
     if (((at - home(node.parent, token_at(node.text))) & mask) < ((at - hole) & mask)) continue;
     table_[hole] = table_[at];
     hole = at;

@@ -59,8 +59,7 @@ class TreesUnderAuto : public testing::Test {
       if (learned && tree.size > 0) {
         ++(who.branch ? seen.trees : seen.chains);
         std::vector<int> children(size_t(tree.size) + 1, 0);
-        for (int node = 0; node < tree.size; ++node)
-          seen.widest = std::max(seen.widest, ++children[size_t(tree.parents[node] + 1)]);
+        for (int node = 0; node < tree.size; ++node) seen.widest = std::max(seen.widest, ++children[tree.parents[node] + 1]);
         EXPECT_LE(tree.size, who.want_drafts);
         seen.accepted += who.sequence.len() - before - 1;
       }

@@ -36,12 +36,12 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
     most = std::max(most, arm.max_gamma * arm.width);
     arm.prior_acceptance = std::clamp(arm.prior_acceptance, kLeast, kMost);
   }
-  const size_t slots = size_t(options_.max_slots);
+  const size_t slots = options_.max_slots;
   slots_.resize(slots);
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  insists_.resize(slots), reach_.resize(kSteps);
+  insists_.resize(slots), steady_of_.reserve(slots), reach_.resize(kSteps);
   for (auto& curve : verify_curves_) curve.resize(size_t(most) + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
@@ -54,6 +54,7 @@ void Planner::open(int slot) {
     for (size_t i = 0; i < s.runs.size(); ++i) usual_.runs[i] = {kCarried * s.runs[i].rounds, kCarried * s.runs[i].missed};
   }
   s = usual_;
+  steady_of_.clear();
   for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
 }
 
@@ -101,7 +102,7 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   const double guess = view.guess_ms * arm.width * sequences_ / plain_ms_;  // in tokens
   chain.gain[0] = chain.drafts[0] = 0;
   for (int g = 1; g <= chain.longest; ++g) {
-    const size_t i = size_t(g - 1);
+    const size_t i = g - 1;
     const double o = factor * odds(base[i]), p = std::clamp(o / (1 + o), kLeast, kMost);
     kept *= p;
     if (arm.passes && g > 1) drafted *= (goes_on.kept[i] + kSharedStrength) / (goes_on.trials[i] + kSharedStrength);
@@ -125,14 +126,14 @@ void Planner::weigh(std::span<const RequestView> views) {
 }
 
 // Times of this step's passes by how many rows and sequences take part; contexts as they are now.
-void Planner::price(std::span<const RequestView> views) {
+bool Planner::price(std::span<const RequestView> views) {
   const int count = int(views.size());
   double entries = 0;
   for (const RequestView& view : views) entries += double(view.context_len);
   width_ = options_.widest_counts && count > 1 ? kUsualWidth : 0;
   if (table_.verify.recorded() > kMature && count == sequences_ && std::abs(entries - priced_entries_) < kSameEntries * entries &&
       ++priced_ < kPriceEvery)
-    return;
+    return false;
   sequences_ = count, per_sequence_ = 1.0 / count, priced_entries_ = entries, priced_ = 0;
   for (size_t w = 0; w < (width_ ? kWidths.size() : 1); ++w) {
     std::vector<double>& curve = verify_curves_[w];
@@ -160,6 +161,7 @@ void Planner::price(std::span<const RequestView> views) {
           arm.ready ? kind.start.steps() * steps_[a][n] : kind.learn.ms({.rows = double(n), .sequences = n, .entries = n * each});
     }
   }
+  return true;
 }
 
 double Planner::step_ms(int arm, double sequences) const {
@@ -220,6 +222,7 @@ Planner::Totals Planner::fill(
 // The choices with the most tokens over what their time is worth, over all arms with passes and lengths of their chains.
 Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out) {
   Totals best;
+  Choice passes;
   double most = 0;
   const size_t widths = options_.widest_counts && count > 1 ? kWidths.size() : 1;
   size_t best_width = 0;
@@ -227,7 +230,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
     const Totals totals = fill(count, rate, row_ms, lookups, arm, longest, trial_);
     if (!lookups && arm >= 0 && totals.tokens > kNear * rate * totals.ms) near_ |= 1u << arm;
     if (best.tokens == 0 || totals.tokens - rate * totals.ms > most) {
-      most = totals.tokens - rate * totals.ms, best = totals, best_width = width_;
+      most = totals.tokens - rate * totals.ms, best = totals, best_width = width_, passes = {arm, longest};
       std::copy_n(trial_.begin(), count, out.begin());
     }
     return totals.cut;
@@ -250,12 +253,13 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
       for (size_t a = 0; a < options_.arms.size(); ++a) {
         if (!options_.arms[a].passes || !(passing >> a & 1) || !serves(int(a))) continue;
         if (widths > 1 && (options_.arms[a].width > 1) != (width == 0)) continue;  // trees are as wide as they are
-        for (const int longest : lengths)
+        for (const int longest : passes_.gamma > 0 ? std::span<const int>(&passes_.gamma, 1) : lengths)
           if (longest > most_guesses() || (longest >= least && !attempt(row_ms, int(a), longest))) break;
       }
     }
   }
   width_ = widths > 1 && best.ms <= plain_ms_ ? kUsualWidth : best_width;
+  if (lookups && passes.gamma > 0) passes_ = passes;
   return best;
 }
 
@@ -276,13 +280,13 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   HUNCH_CHECK(count == decisions.size() && count <= slots_.size());
   if (count == 0) return;
   weigh(views);
-  price(views);
+  const bool priced = price(views);
   std::array<double, kMaxArms> left_to_all{};
   for (const RequestView& view : views)
     for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[view.slot], int(a)) / double(count);
   bool found = false, insists = false;
   for (size_t i = 0; i < count; ++i) {
-    Slot& slot = slots_[size_t(views[i].slot)];
+    Slot& slot = slots_[views[i].slot];
     insists_[i] = false;
     for (size_t a = 0; a < arms; ++a) {
       Chain& chain = chains_[i * arms + a];
@@ -296,22 +300,34 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     insists = insists || insists_[i];
   }
   // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
-  // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's.
+  // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's. A crowd keeps it as long as its
+  // prices.
   const double plain_rate = double(count) / plain_ms_;
-  near_ = 0;
   const double least_rate = insists ? 0 : plain_rate;  // plain decoding is not a choice then
   double rate = std::max(plain_rate, std::min(last_rate_, 4 * plain_rate));
-  for (int sweep = 0; sweep < 3; ++sweep) {
+  const bool kept = !priced && count >= kMany && !insists &&
+      std::equal(views.begin(), views.end(), steady_of_.begin(), steady_of_.end(),
+          [](auto& view, int slot) { return view.slot == slot; });
+  if (!kept) {
+    near_ = 0, passes_ = {}, steady_of_.clear();
+    for (const RequestView& view : views) steady_of_.push_back(view.slot);
+  }
+  for (int sweep = 0; sweep < 3 && !kept; ++sweep) {
     const Totals totals = best_choices(count, rate, false, ~0u, steady_);
     const double next = std::max(least_rate, totals.tokens / totals.ms);
     const bool settled = std::abs(next - rate) < 0.01 * rate;
     rate = next;
     if (settled) break;
   }
-  last_rate_ = rate;
+  last_rate_ = rate, steady_width_ = width_ = kept ? steady_width_ : width_;
   const double price = price_of_time(views, rate);
-  if (!found && price < 1.02 * rate) std::copy_n(steady_.begin(), count, now_.begin());
-  else best_choices(count, price, true, insists ? ~0u : near_, now_);
+  if (!found && price < 1.02 * rate)
+    for (size_t i = 0; i < count; ++i) {
+      const Choice& choice = steady_[i];
+      const int longest = choice.arm == kPlain ? 0 : chains_[i * arms + size_t(choice.arm)].longest;
+      now_[i] = longest > 0 ? Choice{choice.arm, std::min(choice.gamma, longest)} : Choice{};
+    }
+  else best_choices(count, price, true, insists ? ~0u : !kept ? near_ : passes_.gamma > 0 ? 1u << passes_.arm : 0, now_);
   for (size_t i = 0; i < count; ++i) decisions[i] = {.arm = now_[i].arm, .gamma = now_[i].gamma};
   if (plain_due(views))
     for (size_t i = 0; i < count; ++i)
@@ -331,7 +347,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   const double rows = double(count) + guesses, guess_ms = (verify_ms(rows) - plain_ms_) / std::max(1.0, guesses);
   for (size_t i = 0; i < count; ++i) {
     Decision& d = decisions[i];
-    Slot& slot = slots_[size_t(views[i].slot)];
+    Slot& slot = slots_[views[i].slot];
     const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
     // In tokens that plain decoding of the batch would have made in the time.
     const double extra = extra_ms(d, chain, guess_ms, sharing);
@@ -391,7 +407,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
   const double each = rate / sequences_;  // tokens a millisecond of one request
   for (size_t i = 0; i < views.size(); ++i) {
     Decision& d = decisions[i];
-    Slot& slot = slots_[size_t(views[i].slot)];
+    Slot& slot = slots_[views[i].slot];
     const bool selects = d.arm != kPlain && options_.arms[d.arm].selects();
     if (selects && views[i].prepared != d.arm) {
       const int wanted = d.arm;
@@ -424,7 +440,7 @@ void Planner::settle(std::span<const RequestView> views, std::span<Decision> dec
 void Planner::probe(std::span<const RequestView> views, std::span<Decision> decisions, double rate, double price) {
   const size_t arms = options_.arms.size();
   for (size_t i = 0; i < views.size(); ++i) {
-    Slot& slot = slots_[size_t(views[i].slot)];
+    Slot& slot = slots_[views[i].slot];
     Decision& d = decisions[i];
     // What the decision brings beyond its own time: a lookup that found much is not given up to try something else.
     double given_up = rate * plain_ms_ / sequences_ - 1;

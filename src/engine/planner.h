@@ -127,7 +127,7 @@ class Planner {
   double odds_factor(const Evidence&) const;
   void make_chain(const RequestView&, int arm, Chain&) const;
   void weigh(std::span<const RequestView>);
-  void price(std::span<const RequestView>);
+  bool price(std::span<const RequestView>);  // whether it did
   double verify_ms(double rows) const {
     if (rows <= sequences_) return plain_ms_;
     const std::vector<double>& curve = verify_curves_[width_];
@@ -164,11 +164,14 @@ class Planner {
   // Scratch of one decide().
   std::vector<Chain> chains_;  // [view][arm]
   std::vector<Choice> steady_, now_, trial_;
+  std::vector<int> steady_of_;  // slots
+  Choice passes_;               // beside look-ups, when steady_ was made; gamma 0: none, or all are to be tried
   // ms at 1 + k rows a sequence: as many for all; none of them more than a width (device kernels' own steps).
   static constexpr std::array<int, 5> kWidths = {0, 2, 4, 8, 16};
   static constexpr size_t kUsualWidth = 3;
   std::array<std::vector<double>, kWidths.size()> verify_curves_;
   size_t width_ = 0;  // that passes are taken to have; 0: what they have
+  size_t steady_width_ = 0;
   // ms by number of sequences; once: of a chain, to learn its selection or to start.
   std::array<std::vector<double>, kMaxArms> steps_, once_;
   double sequences_ = 0, per_sequence_ = 1, plain_ms_ = 1;

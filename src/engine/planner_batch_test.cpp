@@ -150,6 +150,26 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
   }
 }
 
+// What a batch would do without look-ups is kept for some steps, in which a request may come to its end.
+TEST(PlannerOfABatch, KeepsWithinTheRoomOfEveryRequestInEveryStep) {
+  const CostTable table = known_table(0.1, 0.001, 0.05);
+  PlannerOptions self = options();
+  self.arms.pop_back();
+  Planner planner(table, self);
+  int guesses = 0;
+  for (int step = 0; step < 200; ++step) {
+    const int room = step % 3 == 0 ? 16 : step % 3;
+    const auto decisions = decide_batch(planner, kBatch, 1024,
+        [&](int slot) { return RequestView{.slot = slot, .context_len = 20000, .room = room, .prepared = kSelf}; });
+    for (const Decision& d : decisions) {
+      guesses += d.gamma;
+      EXPECT_LE(d.gamma, room);
+    }
+    record_batch(planner, decisions, [](int, const Decision& d) { return d.gamma; });
+  }
+  EXPECT_GT(guesses, 200 * kBatch);
+}
+
 // What passes of many rows took says nothing of those in which few have a guess, which are another kind again.
 TEST(PlannerOfABatch, DoesNotTakeGuessesToBeFreeWhereLongOnesWereCheap) {
   constexpr int kSlots = 64, kLength = 128;

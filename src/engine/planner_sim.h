@@ -79,7 +79,7 @@ struct Fixed {
 // look-up, then those of drafters with networks of their own.
 inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* planner, CostTable* table, Fixed fixed = {}) {
   const auto width = [&](int arm) { return arm < 0 ? 0 : arms[arm].width; };
-  const size_t batch = size_t(setup.batch);
+  const size_t batch = setup.batch;
   std::vector<Rng> chances;
   for (size_t i = 0; i < batch; ++i) chances.push_back({setup.seed * 7919 + i});
   Rng noise{setup.seed + 99};
@@ -127,7 +127,7 @@ inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* pla
             (arms[a].ready ? setup.machine.net_step(sequences, step_rows, context) : setup.machine.step(sequences, context));
         ms += step;
         if (table)
-          table->drafts[size_t(arms[a].draft_kind)].step.record(
+          table->drafts[arms[a].draft_kind].step.record(
               {double(step_rows), sequences, arms[a].ratio * context * sequences}, step);
       }
     if (table) {

@@ -143,13 +143,13 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
       run->feed(begun, rows, TokenRun::Logits::None);
       run->share(&sharing);
       for (size_t c = 0; c < candidates.size(); ++c) {
-        if (candidates[c] >= 0) sharing.reused[size_t(candidates[c])] = 1;
+        if (candidates[c] >= 0) sharing.reused[candidates[c]] = 1;
         run->rewind(int64_t(begun.size()));
         run->feed(end.first(scored), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0]; ++row)
             sums[c] -= log_probability(logits[row], end[first + row + 1]) / double(tokens);
         });
-        if (candidates[c] >= 0) sharing.reused[size_t(candidates[c])] = 0;
+        if (candidates[c] >= 0) sharing.reused[candidates[c]] = 0;
         done += &text == &texts.back();
         if (!progress(done, total)) return Error{"interrupted: nothing is stored"};
       }

@@ -53,7 +53,7 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   for (const auto& [id, bias] : rules.bias)
     if (bias <= kBanBias) banned[id] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
-    if (word.size() == 1) banned[size_t(word[0])] = true;
+    if (word.size() == 1) banned[word[0]] = true;
   const auto nothing_left = [&] { return std::find(banned.begin(), banned.end(), false) == banned.end(); };
   if (nothing_left())
     return usage_error(

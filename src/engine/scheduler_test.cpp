@@ -234,7 +234,7 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
       } else if (what == 2 && !machine.seats.empty()) {  // aborted, wherever it is
         const size_t index = dice() % machine.seats.size();
         machine.scheduler->remove(*machine.seats[index]);
-        machine.seats.erase(machine.seats.begin() + std::ptrdiff_t(index));
+        machine.seats.erase(machine.seats.begin() + index);
       } else if (what == 3 && !machine.seats.empty()) {
         machine.seats[dice() % machine.seats.size()]->paused ^= true;
       } else {

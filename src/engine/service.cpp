@@ -352,7 +352,7 @@ void Service::Session::say(int64_t at, bool guessed) {
   };
   if (guessed) event.drafter = Register<Proposer>::find(run.drafters[run.chosen].name)->name;
   if (run.plan.logprobs >= 0) {
-    const size_t nth = size_t(at - run.emitted_first);
+    const size_t nth = at - run.emitted_first;
     event.logprob = run.logprobs[nth], event.top = run.top[nth];
     stats.logprobs.push_back(event.logprob), stats.top.push_back(event.top);
   }

@@ -58,7 +58,7 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
   looked_ids_ = parts.backend->allocate(looked * sizeof(int32_t), Memory::Shared);
   looked_values_ = parts.backend->allocate(looked * sizeof(float), Memory::Shared);
   looks_.reserve(size_t(rows_.max_rows())), looked_for_.reserve(size_t(rows_.max_rows()));
-  const size_t most = size_t(limits.max_seqs);
+  const size_t most = limits.max_seqs;
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), reading_.reserve(most), segments_.reserve(most);
   followed_.reserve(most), report_.drafted.reserve(kMaxArms);
 }

@@ -37,7 +37,7 @@ class PagePool {
       page = keeper_->surrender();
       if (page) --kept_;
     }
-    if (page) holders_[size_t(*page)] = 1, ++generations_[size_t(*page)];
+    if (page) holders_[*page] = 1, ++generations_[*page];
     return page;
   }
   // One holder more, of a page that is held or kept.
@@ -46,7 +46,7 @@ class PagePool {
   }
   void give_back(int32_t page) {
     HUNCH_CHECK(holders_[index(page)] > 0);
-    if (--holders_[size_t(page)] > 0) return;
+    if (--holders_[page] > 0) return;
     if (keeper_ && keeper_->keeps(page)) ++kept_;
     else free_.push(page);
   }

@@ -36,7 +36,7 @@ class PageTable {
       pages_.pop_back();
     }
   }
-  int32_t page_of(int64_t entry) const { return pages_[size_t(entry / kPageLen)]; }
+  int32_t page_of(int64_t entry) const { return pages_[entry / kPageLen]; }
   int64_t num_pages() const { return int64_t(pages_.size()); }
   int64_t capacity() const { return int64_t(pages_.size()) * kPageLen; }
   View<const int32_t, 1> view() const { return View<const int32_t, 1>(pages_.data(), pages_.size()); }

@@ -63,8 +63,8 @@ std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t 
 // contents are the same bits.
 PrefixCache::Node* PrefixCache::end_of(const Sequence& sequence, const Published& so_far) const {
   if (so_far.page >= 0)
-    if (Node* node = by_page_[size_t(so_far.page)]; node && node->number == so_far.number) return node;
-  if (Node* node = by_page_[size_t(sequence.pages.page_of(so_far.entries - 1))]) return node;
+    if (Node* node = by_page_[so_far.page]; node && node->number == so_far.number) return node;
+  if (Node* node = by_page_[sequence.pages.page_of(so_far.entries - 1)]) return node;
   const std::span<const int32_t> tokens(sequence.tokens);
   Node* node = nullptr;
   uint64_t chain = chain_of(sequence.cache_salt);
@@ -93,14 +93,14 @@ void PrefixCache::publish(const Sequence& sequence, Published& so_far) {
     Node* node = lookup(before, chain, part, sequence.cache_salt);
     if (!node) {
       const int32_t page = sequence.pages.page_of(so_far.entries);
-      HUNCH_CHECK(by_page_[size_t(page)] == nullptr);
+      HUNCH_CHECK(by_page_[page] == nullptr);
       nodes_.push_back(
           {.number = ++last_number_, .chain = chain, .before = before, .page = page, .tokens = {part.begin(), part.end()}});
       node = &nodes_.back();
       node->self = std::prev(nodes_.end());
       if (!before) node->salt = sequence.cache_salt;
       by_chain_.emplace(chain, node);
-      by_page_[size_t(page)] = node;
+      by_page_[page] = node;
       if (before) ++before->children;
     }
     before = node;
@@ -115,7 +115,7 @@ void PrefixCache::remove(Node* node) {
       by_chain_.erase(it);
       break;
     }
-  by_page_[size_t(node->page)] = nullptr;
+  by_page_[node->page] = nullptr;
   if (node->before) --node->before->children;
   nodes_.erase(node->self);
 }
@@ -133,7 +133,7 @@ std::optional<int32_t> PrefixCache::surrender() {
 
 void PrefixCache::clear() {
   for (const Node& node : nodes_) {
-    by_page_[size_t(node.page)] = nullptr;
+    by_page_[node.page] = nullptr;
     if (pool_.holders(node.page) == 0) pool_.put_free(node.page);
   }
   nodes_.clear();

@@ -42,7 +42,7 @@ class PrefixCache final : public PagePool::Keeper {
   // Forgets everything; pages that are held stay their holders'.
   void clear();
 
-  bool keeps(int32_t page) const override { return by_page_[size_t(page)] != nullptr; }
+  bool keeps(int32_t page) const override { return by_page_[page] != nullptr; }
   std::optional<int32_t> surrender() override;
 
   // Pages that were hashed and looked for since the beginning.

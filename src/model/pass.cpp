@@ -30,7 +30,7 @@ int offset_of(const Segment& segment, int row) {
 
 Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
     : backend_(backend), shape_(shape), store_(store), limits_(limits), arena_(backend.allocate(scratch_bytes(shape, limits))) {
-  const size_t rows = size_t(limits.max_rows);
+  const size_t rows = limits.max_rows;
   positions_.resize(rows), last_.resize(rows), used_.resize(rows);
   lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
   segments_.reserve(limits.max_segments);

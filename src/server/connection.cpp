@@ -314,7 +314,7 @@ void Connection::flush() {
   } else if (out_at_ > kReadBytes) {
     out_.erase(0, std::exchange(out_at_, 0));
   }
-  const size_t limit = size_t(limits_.max_unsent_bytes);
+  const size_t limit = limits_.max_unsent_bytes;
   if (unsent() >= limit) {
     crowded_ = true;
   } else if (unsent() < limit / 2 && std::exchange(crowded_, false) && exchange_) {

@@ -134,7 +134,7 @@ void Generating::pump() {
 // True: there is more, but the client must take some of its answer first.
 bool Generating::take(size_t i, std::string& text) {
   Choice& choice = streams_[i];
-  const size_t most = size_t(world_.options.limits.max_unsent_bytes);
+  const size_t most = world_.options.limits.max_unsent_bytes;
   int64_t came = 0;
   bool crowded = false;
   for (;;) {

@@ -40,7 +40,7 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
   const auto take = [&](int64_t count) {
     count = std::clamp<int64_t>(count, 0, int64_t(rest.size()));
     std::nth_element(rest.begin(), rest.begin() + count, rest.end(), better);
-    for (int64_t i = 0; i < count; ++i) kept[size_t(rest[i].head)].push_back(rest[i].block);
+    for (int64_t i = 0; i < count; ++i) kept[rest[i].head].push_back(rest[i].block);
     rest.clear();
   };
   for (int head = 0; head < heads; ++head) {

@@ -29,7 +29,7 @@ std::vector<std::string> merged_by_definition(
     }
     if (best_rank == merges.size()) return parts;
     parts[best] += parts[best + 1];
-    parts.erase(parts.begin() + std::ptrdiff_t(best) + 1);
+    parts.erase(parts.begin() + best + 1);
   }
 }
 

@@ -121,8 +121,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOpti
         at = end;
       }
       // Guards against vocabularies whose merges lead to a special token.
-      if (options.special_in &&
-          std::any_of(ids.begin() + ptrdiff_t(first_plain), ids.end(), [&](int32_t id) { return is_special(id); }))
+      if (options.special_in && std::any_of(ids.begin() + first_plain, ids.end(), [&](int32_t id) { return is_special(id); }))
         return Error{"a special token came out of plain chat text: the tokenizer's merges are not safe for chat"};
     }
   }

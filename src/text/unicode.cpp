@@ -56,8 +56,8 @@ void append_nfc_run(std::string_view run, std::vector<utf8proc_int32_t>& codes, 
     size_t end = at;
     while (end < codes.size() && combining_class(codes[end]) != 0) ++end;
     if (end - at > 1)
-      std::stable_sort(codes.begin() + std::ptrdiff_t(at), codes.begin() + std::ptrdiff_t(end),
-          [](auto a, auto b) { return combining_class(a) < combining_class(b); });
+      std::stable_sort(
+          codes.begin() + at, codes.begin() + end, [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     at = end + 1;
   }
   const auto composed = utf8proc_normalize_utf32(

@@ -57,9 +57,9 @@ class RandomTrees final : public Proposer {
     if (how == 1) std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return nodes_[a].depth < nodes_[b].depth; });
     if (how == 2) order_.clear(), depth_first(-1);
     place_.resize(nodes_.size());
-    for (size_t i = 0; i < order_.size(); ++i) place_[size_t(order_[i])] = int(i);
+    for (size_t i = 0; i < order_.size(); ++i) place_[order_[i]] = int(i);
     for (size_t i = 0; i < order_.size(); ++i) {
-      const Node& node = nodes_[size_t(order_[i])];
+      const Node& node = nodes_[order_[i]];
       tree.tokens(int64_t(i)) = node.token;
       tree.parents[i] = node.parent < 0 ? -1 : place_[node.parent];
     }

@@ -100,7 +100,7 @@ inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const 
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
   if (s.top_k > 0)
-    for (int i = s.top_k; i < kVocab; ++i) p[size_t(order[i])] = 0;
+    for (int i = s.top_k; i < kVocab; ++i) p[order[i]] = 0;
   const double all = std::accumulate(p.begin(), p.end(), 0.0);
   double mass = 0;
   for (const int i : order) {

@@ -57,7 +57,7 @@ class Soak {
     // Beginnings that requests share, so that the prefix cache and the lookups have something to find.
     for (int i = 0; i < 4; ++i) beginnings_.push_back(random_prompt(int(most_), vocab_, seed + uint32_t(i)));
     for (auto& tokens : beginnings_)  // phrases that come back
-      for (size_t at = 60; at + 30 < tokens.size(); at += 90) std::copy_n(tokens.begin(), 30, tokens.begin() + ptrdiff_t(at));
+      for (size_t at = 60; at + 30 < tokens.size(); at += 90) std::copy_n(tokens.begin(), 30, tokens.begin() + at);
   }
 
   // A round of `seconds`: clients come, ask, and all go. The settings of speculation change from round to round.

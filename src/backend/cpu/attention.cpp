@@ -34,7 +34,7 @@ void check_tree(const AttentionRun& run) {
   HUNCH_CHECK(run.scores.metric == ScoreMetric::None || run.scores.prefix_len <= tree.first_entry);
   for (int64_t row = 0; row < run.num_rows; ++row) {
     int64_t depth = 0;
-    for (int32_t x = tree.parents[size_t(tree.first + row)]; x >= 0; x = tree.parents[size_t(x)]) ++depth;
+    for (int32_t x = tree.parents[tree.first + row]; x >= 0; x = tree.parents[x]) ++depth;
     HUNCH_CHECK(run.last(row) == tree.first_entry + depth);
   }
 }

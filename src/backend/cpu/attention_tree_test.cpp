@@ -8,7 +8,7 @@ namespace {
 using test::path_to, test::random_tree, test::tree_request;
 
 void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
-  const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
+  const size_t width = kv.shape.kv_heads * kv.shape.head_dim;
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
   backend.store_kv(
       {0, view(k, 1, kv.shape.kv_heads, kv.shape.head_dim), view(v, 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
@@ -44,7 +44,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
     const auto path = path_to(c.parents, x);
     const AttendResult expected = chain_result(*backend, chain, request, path);
     for (size_t d = 0; d < path.size(); ++d) {
-      const size_t row = size_t(path[d]);
+      const size_t row = path[d];
       ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
       ASSERT_TRUE(same_bits(&whole.out[row * width], &expected.out[d * width], width)) << what << " row " << row;
       ASSERT_TRUE(same_bits(&whole.lse[row * heads], &expected.lse[d * heads], heads)) << what << " row " << row;

@@ -66,7 +66,7 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
       for (int64_t r = 0; r < rows; ++r) {
         std::vector<float> expected(12, -5.0f);  // what the map does not name stays
         for (int64_t i = 0; i < n; ++i)
-          if (ids[i] >= 0) expected[size_t(ids[i])] = from[r * (n + 1) + i];
+          if (ids[i] >= 0) expected[ids[i]] = from[r * (n + 1) + i];
         ASSERT_EQ(std::vector<float>(out.begin() + r * 12, out.begin() + (r + 1) * 12), expected) << n << " columns, row " << r;
       }
     }

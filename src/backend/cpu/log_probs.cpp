@@ -17,14 +17,14 @@ CpuLogProbs::CpuLogProbs(Threads& threads, const RowsKernels& kernels)
     : threads_(threads), kernels_(kernels), scratch_(size_t(threads.count())) {}
 
 void CpuLogProbs::log_probs(const LogProbsArgs& args) {
-  const size_t vocab = size_t(args.logits.extent[1]);
+  const size_t vocab = args.logits.extent[1];
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
     if (scratch.ratios.size() >= vocab) continue;
     scratch.ids.resize(vocab + 16);
     scratch.group_best.resize((vocab + 255) / 256 * 16);
     scratch.ratios.resize(vocab);
   }
-  threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { log_probs_of_row(args, row, scratch_[size_t(worker)]); });
+  threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { log_probs_of_row(args, row, scratch_[worker]); });
 }
 
 void CpuLogProbs::log_probs_of_row(const LogProbsArgs& args, int64_t r, Scratch& scratch) const {

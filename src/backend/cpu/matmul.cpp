@@ -97,10 +97,10 @@ size_t CpuMatmul::matmul(const MatmulArgs& args) {
   const int64_t panels_per_item = std::min(fair, big_enough);
   std::array<int64_t, kMaxProducts + 1> first_item{};  // of each product
   for (int i = 0; i < num_products; ++i) {
-    const int64_t n = weight_of(args.products[size_t(i)]).num_panels();
-    first_item[size_t(i) + 1] = first_item[size_t(i)] + (n + panels_per_item - 1) / panels_per_item;
+    const int64_t n = weight_of(args.products[i]).num_panels();
+    first_item[size_t(i) + 1] = first_item[i] + (n + panels_per_item - 1) / panels_per_item;
   }
-  const int64_t items = first_item[size_t(num_products)];
+  const int64_t items = first_item[num_products];
   const int64_t row_bytes = any_quantised ? k * 2 : k * 4;
   const int64_t chunk = std::min(rows, std::max<int64_t>(48, int64_t(kChunkBytes) / row_bytes / kTileRows * kTileRows));
   const int64_t chunks = (rows + chunk - 1) / chunk;

@@ -49,7 +49,7 @@ size_t CpuNsa::compress(const CompressKvArgs& args) {
     const int64_t begin = std::max(args.first, page * kPageLen), end = std::min(args.last, (page + 1) * kPageLen);
     auto* entries = reinterpret_cast<int64_t*>(threads_.scratch(worker));
     auto* k = reinterpret_cast<float*>(threads_.scratch(worker) + list_bytes);
-    Compressor& compressor = compressors_[size_t(worker)];
+    Compressor& compressor = compressors_[worker];
     compressor.use(args.nsa, dim);
     StoreItem store{.keys = key_plane(args.rows, args.layer, head), .k = k, .v = k + dim, .num_rows = 1};
     for (int64_t i = begin; i < end; ++i) {
@@ -72,13 +72,13 @@ void CpuNsa::grow_tree(const NsaAttentionArgs& args, const NsaRun& run, Tree& tr
   tree.kept = s.rows_of(run.tree.first_entry);
   tree.entry_place.resize(nodes), tree.row_place.resize(nodes);
   for (int x = 0; x < nodes; ++x) {
-    const int32_t parent = parents[size_t(x)];
+    const int32_t parent = parents[x];
     HUNCH_CHECK(parent < x && (parent >= 0 || x == 0));
-    const int64_t position = x == 0 ? run.tree.first_entry : tree.entry_place[size_t(parent)] + 1;
-    tree.entry_place[size_t(x)] = int32_t(position);
-    tree.row_place[size_t(x)] = s.rows_of(position + 1) > s.rows_of(position) ? int32_t(s.rows_of(position)) : -1;
+    const int64_t position = x == 0 ? run.tree.first_entry : tree.entry_place[parent] + 1;
+    tree.entry_place[x] = int32_t(position);
+    tree.row_place[x] = s.rows_of(position + 1) > s.rows_of(position) ? int32_t(s.rows_of(position)) : -1;
   }
-  for (int64_t row = 0; row < run.num_rows; ++row) HUNCH_CHECK(run.last(row) == tree.entry_place[size_t(run.tree.first + row)]);
+  for (int64_t row = 0; row < run.num_rows; ++row) HUNCH_CHECK(run.last(row) == tree.entry_place[run.tree.first + row]);
 
   tree.chunks = size_t(nodes + kPageLen - 1) / kPageLen;
   const KeyPlane plane = key_plane(run.kv, args.layer, 0);
@@ -91,17 +91,17 @@ void CpuNsa::grow_tree(const NsaAttentionArgs& args, const NsaRun& run, Tree& tr
   threads_.run(store.kv_heads, [&](int64_t head, int worker) {
     auto* entries = reinterpret_cast<int64_t*>(threads_.scratch(worker));
     auto* k = reinterpret_cast<float*>(threads_.scratch(worker) + list_bytes);
-    Compressor& compressor = compressors_[size_t(worker)];
+    Compressor& compressor = compressors_[worker];
     compressor.use(args.nsa, store.head_dim);
     StoreItem to{.keys = plane, .k = k, .v = k + store.head_dim, .num_rows = 1};
     to.keys.first_chunk = static_cast<std::byte*>(tree.owned.data()) + size_t(head) * tree.chunks * plane.chunk_bytes;
     to.keys.pages = identity_.data();
     for (int x = 0; x < nodes; ++x) {
-      const int64_t index = tree.row_place[size_t(x)];
+      const int64_t index = tree.row_place[x];
       if (index < 0) continue;
       std::iota(entries, entries + s.cmp_len, index * s.cmp_stride);
       int64_t m = s.cmp_len - 1;  // its own token is the row's last
-      for (int32_t at = x; at >= 0 && m >= 0; at = parents[size_t(at)], --m) entries[m] = run.tree.first_entry + at;
+      for (int32_t at = x; at >= 0 && m >= 0; at = parents[at], --m) entries[m] = run.tree.first_entry + at;
       compressor.row(store, args.layer, int(head), run.kv.pages, {entries, size_t(s.cmp_len)}, index, k, k + store.head_dim);
       to.first_entry = x;
       stores_.store[type](to);
@@ -239,8 +239,8 @@ size_t CpuNsa::attention(const NsaAttentionArgs& args) {
     bytes = std::max(bytes, scratch_bytes(args, item_of(args, item, nullptr), blocks));
   }
   threads_.reserve(bytes);
-  threads_.run(int64_t(items_.size()),
-      [&](int64_t index, int worker) { run_item(args, items_[size_t(index)], threads_.scratch(worker)); });
+  threads_.run(
+      int64_t(items_.size()), [&](int64_t index, int worker) { run_item(args, items_[index], threads_.scratch(worker)); });
   return bytes_;
 }
 

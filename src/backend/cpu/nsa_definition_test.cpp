@@ -102,7 +102,7 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
       }
     backend.store_kv({0, view(k, len, heads, dim), view(v, len, heads, dim), c.kv.ref(), 0});
     c.compress(0, len);
-    const size_t length = size_t(form.cmp_len);
+    const size_t length = form.cmp_len;
     for (int64_t i = 0; i < form.rows_of(len); ++i)
       for (size_t h = 0; h < heads; ++h) {
         std::vector<float> key(dim, 0), value(dim, 0), got_k(dim), got_v(dim);

@@ -90,7 +90,7 @@ using test::path_to, test::random_tree;
 
 void store_row(NsaCase& c, int64_t entry, int row) {
   const KvShape& shape = c.kv.shape;
-  const size_t width = size_t(shape.kv_heads * shape.head_dim);
+  const size_t width = shape.kv_heads * shape.head_dim;
   const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
   c.backend.store_kv(
       {0, view(k, 1, shape.kv_heads, shape.head_dim), view(v, 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});

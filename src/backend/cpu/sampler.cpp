@@ -49,7 +49,7 @@ void CpuSampler::sample(const SampleArgs& args) {
     scratch.ratios.resize(vocab);
     scratch.masses.resize(kBuckets);
   }
-  threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { sample_row(args, row, scratch_[size_t(worker)]); });
+  threads_.run(args.logits.extent[0], [&](int64_t row, int worker) { sample_row(args, row, scratch_[worker]); });
 }
 
 void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch) const {
@@ -148,7 +148,7 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
         return row.log_ratio(id) - std::log(-std::log(u));
       };
       std::copy_n(logits, vocab, scratch.ratios.data());
-      scratch.ratios[size_t(args.tokens(r))] = -kInfinity;
+      scratch.ratios[args.tokens(r)] = -kInfinity;
       SampleRow others = kernel_row;
       others.logits = scratch.ratios.data();
       const int32_t second = kernels_.choose(others);
@@ -193,8 +193,8 @@ void CpuSampler::rank_few(const SampleArgs& args, int64_t r, Scratch& scratch) c
   std::partial_sort(few.begin(), few.begin() + some, few.end(),
       [](const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; });
   for (int64_t i = 0; i < k; ++i) {
-    if (args.ranked.data) args.ranked(r, i) = i < some ? few[size_t(i)].id : -1;
-    if (args.shares.data) args.shares(r, i) = i < some ? float(std::exp(few[size_t(i)].score - greatest) / total) : 0;
+    if (args.ranked.data) args.ranked(r, i) = i < some ? few[i].id : -1;
+    if (args.shares.data) args.shares(r, i) = i < some ? float(std::exp(few[i].score - greatest) / total) : 0;
   }
 }
 

@@ -37,7 +37,7 @@ class Threads {
   // Private memory of each worker, aligned to 64, valid until the next reserve(); contents do not survive a run. reserve() grows
   // (never shrinks) the memory of all workers and is called before run(), so that nothing allocates once sizes have been seen.
   void reserve(size_t bytes);
-  std::byte* scratch(int worker) const { return static_cast<std::byte*>(scratch_[size_t(worker)].data()); }
+  std::byte* scratch(int worker) const { return static_cast<std::byte*>(scratch_[worker].data()); }
 
  private:
   using Call = void (*)(void* self, int64_t item, int worker);

@@ -15,7 +15,7 @@ void top_k(Threads& threads, const TopKKernels& kernels, const TopKArgs& args) {
   int steps = 0, widest = 0;
   for (int reach = 0; reach < args.spread; ++steps) {
     const int step = std::min(reach + 1, args.spread - reach);
-    factors[size_t(steps)] = ReferenceBackend::dilation_factor(step);
+    factors[steps] = ReferenceBackend::dilation_factor(step);
     widest = std::max(widest, step);
     reach += step;
   }

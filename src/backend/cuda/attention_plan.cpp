@@ -24,23 +24,23 @@ void plan_paths(AttentionPlan& plan, const PlannedRun& run, int first, int end, 
   std::vector<int32_t>& leaf = plan.leaf;
   leaf.assign(run.parents.size(), -1);
   for (int i = end - 1; i >= first; --i) {
-    const int row = run.rows[size_t(i)], x = run.tree_first + row;
-    if (leaf[size_t(x)] < 0) {
+    const int row = run.rows[i], x = run.tree_first + row;
+    if (leaf[x] < 0) {
       const int32_t index = int32_t(plan.leaves.size());
       LeafDevice added;
-      added.depth = run.last[size_t(i)] - int32_t(run.tree_entry);
+      added.depth = run.last[i] - int32_t(run.tree_entry);
       added.path = int32_t(plan.paths.size());
       added.end_block = int32_t((run.tree_entry + added.depth) / kPageLen + 1);
       plan.paths.resize(plan.paths.size() + size_t(added.depth) + 1);
       int at = added.depth;
-      for (int y = x; y >= 0; y = run.parents[size_t(y)], --at) {
-        plan.paths[size_t(added.path + at)] = y;
-        if (leaf[size_t(y)] < 0) leaf[size_t(y)] = index;
+      for (int y = x; y >= 0; y = run.parents[y], --at) {
+        plan.paths[added.path + at] = y;
+        if (leaf[y] < 0) leaf[y] = index;
       }
       HUNCH_CHECK(at == -1);  // last says what the tree says
       plan.leaves.push_back(added);
     }
-    leaf_of_row[size_t(row)] = leaf[size_t(x)];
+    leaf_of_row[row] = leaf[x];
   }
   group.item.leaf_end = int32_t(plan.leaves.size());
 }
@@ -62,7 +62,7 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   }
   int64_t begin_entry = kFarFuture, end_entry = 0, clean_begin = 0, clean_end = kFarFuture;
   for (int i = first; i <= last_row; ++i) {
-    const int64_t last = run.last[size_t(i)], from = std::max(run.first, run.window ? last + 1 - run.window : 0);
+    const int64_t last = run.last[i], from = std::max(run.first, run.window ? last + 1 - run.window : 0);
     begin_entry = std::min(begin_entry, from), clean_begin = std::max(clean_begin, from);
     end_entry = std::max(end_entry, last + 1), clean_end = std::min(clean_end, last + 1);
   }
@@ -72,7 +72,7 @@ Group plan_group(AttentionPlan& plan, const PlannedRun& run, int run_index, int 
   group.first_split = item.block_begin / run.split_blocks;
   group.end_split = (item.block_end + run.split_blocks - 1) / run.split_blocks;
   if (!run.parents.empty()) {
-    plan_paths(plan, run, first, last_row + 1, plan.leaf_of_row[size_t(run_index)], group);
+    plan_paths(plan, run, first, last_row + 1, plan.leaf_of_row[run_index], group);
     item.block_end = std::min(item.block_end, item.leaf_block);
     group.path_split = item.leaf_block / run.split_blocks;
   }
@@ -150,7 +150,7 @@ void deal_out(AttentionPlan& plan, int workers) {
   plan.items.clear();
   for (const auto& [worker, item] : order) {
     while (int(plan.worker_items.size()) <= worker) plan.worker_items.push_back(int32_t(plan.items.size()));
-    plan.items.push_back(plan.path_items[size_t(item)]);
+    plan.items.push_back(plan.path_items[item]);
   }
   plan.path_items.clear();
 }
@@ -185,15 +185,15 @@ Cut best_cut(AttentionPlan& plan, const Lengths& supers, int workers, int split_
   const double item_cost = 1.0 / split_blocks,
                partial_cost = kStoreCost * packed / (split_blocks * kPageLen);  // of a split's time
   Cut best;
-  while (best.length > 1 && supers[size_t(best.length)] == 0) --best.length;
+  while (best.length > 1 && supers[best.length] == 0) --best.length;
   const int length = best.length;
-  const int64_t count = supers[size_t(length)], last_turn = count % workers;
+  const int64_t count = supers[length], last_turn = count % workers;
   double least = 0;
   for (const int64_t cut : {int64_t(0), std::min<int64_t>(count, workers / 8), last_turn, std::min(count, last_turn + workers)})
     for (int step = kSuperSplits / 2; step > 0; step /= 2) {
       if (step >= length) continue;
       Lengths items = supers;
-      items[size_t(length)] -= cut, items[size_t(step)] += cut * (length / step), items[size_t(length % step)] += cut;
+      items[length] -= cut, items[step] += cut * (length / step), items[length % step] += cut;
       const double added = (length - 1) / step * item_cost + (length - step) * partial_cost;
       const double time = time_of(items, workers, plan.with_load) + double(cut) * added / workers;
       if (least == 0 || time < least) least = time, best.step = step, best.whole = count - cut;
@@ -205,7 +205,7 @@ Cut best_cut(AttentionPlan& plan, const Lengths& supers, int workers, int split_
 
 bool is_chain(const TreeRows& tree, int64_t num_rows) {
   for (int64_t x = 0; x < tree.first + num_rows; ++x)
-    if (tree.parents[size_t(x)] != x - 1) return false;
+    if (tree.parents[x] != x - 1) return false;
   return true;
 }
 
@@ -230,12 +230,12 @@ void plan_attention(
   }
   int trees = 0;  // with a KV head each
   for (const Group& group : groups)
-    if (group.path_split != kFarFuture) trees += runs[size_t(group.item.run)].kv_heads;
+    if (group.path_split != kFarFuture) trees += runs[group.item.run].kv_heads;
   Cutter cutter(plan, head_dim, std::max(1, workers / std::max(1, trees)));
   const auto add = [&](const Group& group, int kv_head, int begin, int end) {
     const int r = group.item.run,
-              unit = plan.run_units[size_t(r)] + kv_head * plan.run_tiles[size_t(r)] + group.item.mgroup * plan.tiles_per_group;
-    AttentionUnitDevice* const units[2] = {&plan.units[size_t(unit)], group.tiles > 1 ? &plan.units[size_t(unit + 1)] : nullptr};
+              unit = plan.run_units[r] + kv_head * plan.run_tiles[r] + group.item.mgroup * plan.tiles_per_group;
+    AttentionUnitDevice* const units[2] = {&plan.units[unit], group.tiles > 1 ? &plan.units[unit + 1] : nullptr};
     for (int t = 0; t < group.tiles; ++t) units[t]->rows = group.item.rows[t];
     cutter.add(group, kv_head, begin, end, units);
   };
@@ -243,10 +243,10 @@ void plan_attention(
   Lengths lengths = {};
   int most_packed = 0;
   for (const Group& group : groups) {
-    const int kv_heads = runs[size_t(group.item.run)].kv_heads;
+    const int kv_heads = runs[group.item.run].kv_heads;
     for (int begin = group.first_split, end; begin < group.end_split; begin = end) {
       end = std::min(group.end_split, (begin / kSuperSplits + 1) * kSuperSplits);
-      lengths[size_t(end - begin)] += kv_heads, total += int64_t(kv_heads) * (end - begin);
+      lengths[end - begin] += kv_heads, total += int64_t(kv_heads) * (end - begin);
     }
     most_packed = std::max(most_packed, group.item.rows[0] + group.item.rows[1]);
   }
@@ -269,7 +269,7 @@ void plan_attention(
       // Groups of a run read the same keys and so run side by side, that the L2 has what the first of them fetched.
       int first = kFarFuture, end = 0;
       for (int g = run_groups[r].first; g < run_groups[r].second; ++g)
-        first = std::min(first, groups[size_t(g)].first_split), end = std::max(end, groups[size_t(g)].end_split);
+        first = std::min(first, groups[g].first_split), end = std::max(end, groups[g].end_split);
       int piece = 1;
       for (int split = first; split < end;) {
         const int super_end = std::min(end, (split / kSuperSplits + 1) * kSuperSplits);
@@ -285,7 +285,7 @@ void plan_attention(
         }
         if (!few) step = std::min(piece - split % piece, super_end - split);
         for (int g = run_groups[r].first; g < run_groups[r].second; ++g) {
-          const Group& group = groups[size_t(g)];
+          const Group& group = groups[g];
           const int from = std::max(split, group.first_split), to = std::min(split + step, group.end_split);
           if (from >= to) continue;
           add(group, kv_head, from, to);
@@ -304,7 +304,7 @@ void plan_attention(
           [&](const AttentionItemDevice& item) { return item.num_splits == length; });
     plan.items.assign(plan.sorted.begin(), plan.sorted.end());
     const int own = std::min(busy, int(plan.items.size())), half = paired ? 0 : own / 2;
-    for (int i = 0; i < 2 * half; ++i) plan.items[size_t(i)] = plan.sorted[size_t(i % half * 2 + i / half)];
+    for (int i = 0; i < 2 * half; ++i) plan.items[i] = plan.sorted[i % half * 2 + i / half];
     for (int worker = 1; worker <= own; ++worker) plan.worker_items.push_back(worker);
   }
   plan.worker_items.resize(size_t(workers) + 1, few ? int32_t(plan.items.size()) : plan.worker_items.back());

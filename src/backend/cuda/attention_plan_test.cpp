@@ -52,7 +52,7 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
         std::sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first_split < b->first_split; });
         const int last_row = std::min(int(run.rows.size()), ((tile + 1) * kTileRows - 1) / padded_group + 1) - 1;
         ASSERT_GT(items.back()->block_end * kPageLen, run.last[last_row]);
-        const AttentionUnitDevice& unit = plan.units[size_t(plan.run_units[r] + head * tiles + tile)];
+        const AttentionUnitDevice& unit = plan.units[plan.run_units[r] + head * tiles + tile];
         ASSERT_EQ(unit.rows, std::min(kTileRows, packed - tile * kTileRows));
         int split = items[0]->first_split, super = unit.first_super - 1, slot = 0;
         for (const AttentionItemDevice* item : items) {

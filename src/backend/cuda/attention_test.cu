@@ -330,7 +330,7 @@ TEST(CudaAttention, KeepsNaNToTheRowsThatReadIt) {
 }
 
 void store_row(Device& device, KvPair& kv, int64_t entry, int row) {
-  const size_t width = size_t(kv.shape.kv_heads * kv.shape.head_dim);
+  const size_t width = kv.shape.kv_heads * kv.shape.head_dim;
   kv.put(*device.commands, 1, entry, random_floats(width, 1000 + uint32_t(row)), random_floats(width, 2000 + uint32_t(row)));
 }
 
@@ -354,7 +354,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
     for (size_t d = 0; d < path.size(); ++d) store_row(device, chain, first_entry + int64_t(d), path[d]);
     const Attended right = device.run(chain, chain_of(request, path, shape));
     for (size_t d = 0; d < path.size(); ++d) {
-      const size_t row = size_t(path[d]);
+      const size_t row = path[d];
       ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
       ASSERT_TRUE(same_bits(&whole.out[row * width], &right.out[d * width], width)) << what << " row " << row << " depth " << d;
       ASSERT_TRUE(same_bits(&whole.lse[row * heads], &right.lse[d * heads], heads)) << what << " row " << row;

@@ -90,7 +90,7 @@ struct Experts {
     for (int64_t e = 0; e < kExperts; ++e) {
       add(gate, kWidth, kHidden, uint32_t(3 * e)), add(up, kWidth, kHidden, uint32_t(3 * e + 1));
       add(down, kHidden, kWidth, uint32_t(3 * e + 2));
-      const size_t at = size_t(3 * e);
+      const size_t at = 3 * e;
       experts.push_back({weights[at].get(), weights[at + 1].get(), weights[at + 2].get()});
       exact.push_back({plain[at].get(), plain[at + 1].get(), plain[at + 2].get()});
       if (gate != DType::MXFP4) continue;

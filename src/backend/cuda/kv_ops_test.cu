@@ -14,7 +14,7 @@ const std::vector<KvShape> kShapes{{DType::BF16, 2, 1, 128}, {DType::F16, 3, 1, 
 
 // Elements of both stores, NaN equal to NaN.
 int64_t differences(const KvStore& a, const KvStore& b, View<const int32_t, 1> pages, int64_t len) {
-  const size_t dim = size_t(a.head_dim);
+  const size_t dim = a.head_dim;
   std::vector<float> k(dim), v(dim), other_k(dim), other_v(dim);
   int64_t wrong = 0;
   for (int layer = 0; layer < a.layers; ++layer)
@@ -97,7 +97,7 @@ TEST(CudaKv, MakesTheBoundsOfPages) {
       enqueue_page_bounds(*commands, {1, kv.ref(), to.ref(), 16, 2, 11, means});
       kv.reference.page_bounds({1, kv.expected_ref(), to.expected_ref(), 16, 2, 11, means});
       ASSERT_TRUE(commands->wait().ok());
-      const size_t dim = size_t(bounds.head_dim);
+      const size_t dim = bounds.head_dim;
       std::vector<float> a(dim), b(dim), v(dim);
       for (int head = 0; head < shape.kv_heads; ++head)
         for (int64_t page = 0; page < 20; ++page) {

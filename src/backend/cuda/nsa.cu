@@ -149,8 +149,7 @@ void CudaNsa::find_paths(const NsaRows& run) {
       if (run.owned[size_t(at)] >= 0) list.insert(list.begin(), run.owned[size_t(at)]);
     list.resize(owned_stride_, -1);
     size_t same = 0;
-    while (same < path_owned_.size() && !std::equal(list.begin(), list.end(), path_owned_.begin() + ptrdiff_t(same)))
-      same += owned_stride_;
+    while (same < path_owned_.size() && !std::equal(list.begin(), list.end(), path_owned_.begin() + same)) same += owned_stride_;
     if (same == path_owned_.size()) path_owned_.insert(path_owned_.end(), list.begin(), list.end());
     owned_of_path_.push_back(owned_stride_ > 0 ? int32_t(same / owned_stride_) : 0);
   }

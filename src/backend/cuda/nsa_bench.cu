@@ -28,7 +28,7 @@ Draft draft(int entries, int rows, float alike) {
   Draft x;
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 1);
-  const size_t width = size_t(kHeads * kDim);
+  const size_t width = kHeads * kDim;
   for (int row = 0; row < rows; ++row) {
     for (size_t i = 0; i < width; ++i)
       x.q.push_back(

@@ -136,7 +136,7 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
       }
       EXPECT_TRUE(mine[i] >= 0 && mine[i] <= newest && (i == 0 || mine[i] > mine[i - 1])) << "row " << row << " pick " << i;
       if (mine[i] < 0 || mine[i] > newest) return 1e9;
-      is_chosen[size_t(mine[i])] = true, least = std::min(least, scores[size_t(mine[i])]);
+      is_chosen[mine[i]] = true, least = std::min(least, scores[mine[i]]);
       for (int e = mine[i] * s.sel_block; e < (mine[i] + 1) * s.sel_block && e <= position; ++e) selected.push_back(e);
     }
     for (int block = 0; block <= newest; ++block)
@@ -431,7 +431,7 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       std::normal_distribution<float> normal(0, 1);
       for (int i = 0; i < rows * c.heads * c.dim; ++i) q.push_back(normal(random));
       const auto tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
-      const size_t width = size_t(c.heads * c.dim);
+      const size_t width = c.heads * c.dim;
       for (int row = 0; row < rows; row += 5) {
         Stores path(*commands, c, entries + rows + 1);
         for (int64_t e = 0; e < entries; ++e) path.set(e, entry_of(c, 0, e));

@@ -54,7 +54,7 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
 Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
   const int64_t rows = int64_t(logits.size()) / vocab;
   const auto positions = positions_from(first_position, rows);
-  const size_t count = size_t(rows);
+  const size_t count = rows;
   Sampled out{
       std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());

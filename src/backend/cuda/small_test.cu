@@ -83,7 +83,7 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
                 columns(to.data(), rows, width, 0, whole)});
         ASSERT_TRUE(commands->wait().ok());
         for (int64_t r = 0; r < rows; ++r)
-          for (int64_t i = 0; i < n; ++i) expected[size_t(r * width + ids[i])] = from[r * n + i];
+          for (int64_t i = 0; i < n; ++i) expected[r * width + ids[i]] = from[r * n + i];
         ASSERT_EQ(to.get(), expected) << "every " << step << " of " << whole << ", rows " << rows;
       }
 }

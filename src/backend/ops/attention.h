@@ -89,7 +89,7 @@ inline bool first_allowed(const AttentionRun& run) {
       (run.first >= 0 && !run.index.data && run.scores.metric == ScoreMetric::None);
 }
 inline int64_t first_of_head(const AttentionRun& run, int kv_head) {
-  return run.head_first.empty() ? run.first : run.head_first[size_t(kv_head)];
+  return run.head_first.empty() ? run.first : run.head_first[kv_head];
 }
 
 struct AttentionArgs {

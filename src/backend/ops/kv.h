@@ -38,7 +38,7 @@ class KvStore {
   int64_t num_pages = 0;
   size_t bytes = 0;
   std::vector<KvScale> scales;  // [layer], or empty: 1; other types than FP8 ignore them
-  KvScale scale(int layer) const { return dtype == DType::F8_E4M3 && !scales.empty() ? scales[size_t(layer)] : KvScale{}; }
+  KvScale scale(int layer) const { return dtype == DType::F8_E4M3 && !scales.empty() ? scales[layer] : KvScale{}; }
   // Overwrites entries [first, last) of a page table with NaN in every layer, K and V (poison tests).
   virtual void poison(View<const int32_t, 1> pages, int64_t first, int64_t last) = 0;
   // Entry `entry` of a page as fp32 (tests, tools): k and v [head_dim].

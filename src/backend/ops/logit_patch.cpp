@@ -20,7 +20,7 @@ void LogitPatch::reserve(int64_t vocab, int64_t drafts) {
 
 // A row that has a NaN is refused later; a ban must not hide it.
 void LogitPatch::ban(int32_t id) {
-  if (!std::isnan(row_[size_t(id)])) row_[size_t(id)] = kBanned;
+  if (!std::isnan(row_[id])) row_[id] = kBanned;
 }
 
 // Mostly whole words are allowed or banned; the loop over a banned one is a few vector instructions.
@@ -43,7 +43,7 @@ std::span<const int32_t> LogitPatch::find_path(const SampleArgs& args, int row) 
   size_t first = path_.size();
   while (row > 0) {
     path_[--first] = args.drafts(row - 1);
-    row = args.parents.empty() ? row - 1 : args.parents[size_t(row)];
+    row = args.parents.empty() ? row - 1 : args.parents[row];
   }
   return std::span<const int32_t>(path_).subspan(first);
 }
@@ -62,8 +62,8 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
   if (rules.allowed.empty()) {
     std::copy_n(logits, vocab, row_.data());
   } else {
-    for (int64_t i = 0; i < vocab; ++i) row_[size_t(i)] = std::isnan(logits[i]) ? logits[i] : kBanned;
-    for (const int32_t id : rules.allowed) row_[size_t(id)] = logits[id];
+    for (int64_t i = 0; i < vocab; ++i) row_[i] = std::isnan(logits[i]) ? logits[i] : kBanned;
+    for (const int32_t id : rules.allowed) row_[id] = logits[id];
   }
   TokenMask::Row mask;
   if (state.mask() && !blind) {
@@ -76,7 +76,7 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
     for (const int32_t id : rules.end_ids) ban(id);
   for (const auto& [id, bias] : rules.bias) {
     if (bias <= kBanBias) ban(id);
-    else row_[size_t(id)] += bias;
+    else row_[id] += bias;
   }
   if (rules.penalise()) penalise(state, path);
   return row_.data();
@@ -86,21 +86,21 @@ void LogitPatch::penalise(const LogitState& state, std::span<const int32_t> path
   const LogitRules& rules = state.rules();
   const auto repeat = [&](float& x) { x = x > 0 ? x / rules.repetition : x * rules.repetition; };
   const auto in_output = [&](int32_t id) {
-    float& x = row_[size_t(id)];
+    float& x = row_[id];
     if (rules.repetition != 1) repeat(x);
-    x = x - rules.frequency * float(int64_t(state.output_count(id)) + on_path_[size_t(id)]) - rules.presence;
+    x = x - rules.frequency * float(int64_t(state.output_count(id)) + on_path_[id]) - rules.presence;
   };
   const auto known = [&](int32_t id) { return id >= 0 && id < state.vocab(); };  // a failed draft is -1
   for (const int32_t id : path)
-    if (known(id)) ++on_path_[size_t(id)];
+    if (known(id)) ++on_path_[id];
   for (const int32_t id : state.output_ids()) in_output(id);
   if (rules.repetition != 1)
     for (const int32_t id : state.prompt_ids())
-      if (state.output_count(id) == 0 && on_path_[size_t(id)] == 0) repeat(row_[size_t(id)]);
+      if (state.output_count(id) == 0 && on_path_[id] == 0) repeat(row_[id]);
   for (const int32_t id : path) {  // drafts that are not in the output yet, each once
     if (!known(id)) continue;
-    if (state.output_count(id) == 0 && on_path_[size_t(id)] > 0) in_output(id);
-    on_path_[size_t(id)] = 0;
+    if (state.output_count(id) == 0 && on_path_[id] > 0) in_output(id);
+    on_path_[id] = 0;
   }
 }
 

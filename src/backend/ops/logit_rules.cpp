@@ -32,8 +32,8 @@ LogitState::LogitState(LogitRules rules, int64_t vocab) : rules_(std::move(rules
 }
 
 void LogitState::reset(const int32_t* prompt, int64_t length) {
-  for (const int32_t id : output_ids_) output_count_[size_t(id)] = 0;
-  for (const int32_t id : prompt_ids_) in_prompt_[size_t(id)] = false;
+  for (const int32_t id : output_ids_) output_count_[id] = 0;
+  for (const int32_t id : prompt_ids_) in_prompt_[id] = false;
   output_ids_.clear();
   prompt_ids_.clear();
   output_len_ = 0, num_last_ = 0, ++prompts_;
@@ -41,8 +41,8 @@ void LogitState::reset(const int32_t* prompt, int64_t length) {
   for (int64_t i = 0; i < length; ++i) {
     const int32_t id = prompt[i];
     remember(id);
-    if (in_prompt_.empty() || id < 0 || id >= vocab_ || in_prompt_[size_t(id)]) continue;
-    in_prompt_[size_t(id)] = true;
+    if (in_prompt_.empty() || id < 0 || id >= vocab_ || in_prompt_[id]) continue;
+    in_prompt_[id] = true;
     prompt_ids_.push_back(id);
   }
 }
@@ -52,7 +52,7 @@ void LogitState::append(int32_t token) {
   ++output_len_;
   if (mask_) mask_->append(token);
   remember(token);
-  if (!output_count_.empty() && output_count_[size_t(token)]++ == 0) output_ids_.push_back(token);
+  if (!output_count_.empty() && output_count_[token]++ == 0) output_ids_.push_back(token);
 }
 
 void LogitState::remember(int32_t token) {

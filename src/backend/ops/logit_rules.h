@@ -56,8 +56,8 @@ class LogitState {
 
   // For backends. Counts are kept only if something is penalised, the prompt's ids only with a repetition penalty.
   int64_t output_len() const { return output_len_; }
-  uint32_t output_count(int32_t id) const { return output_count_[size_t(id)]; }
-  bool in_prompt(int32_t id) const { return !in_prompt_.empty() && in_prompt_[size_t(id)]; }
+  uint32_t output_count(int32_t id) const { return output_count_[id]; }
+  bool in_prompt(int32_t id) const { return !in_prompt_.empty() && in_prompt_[id]; }
   std::span<const int32_t> output_ids() const { return output_ids_; }  // each once
   std::span<const int32_t> prompt_ids() const { return prompt_ids_; }  // each once
   // True if rules ask which drafts stand before a row, beyond how often: the host must know them then.

@@ -77,11 +77,11 @@ void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t,
   const bool linear_map = s.kind == NsaShape::Kind::Linear, rotates = !s.rope_before;
   for (int i = 0; i < dim_ / 2; ++i) {  // as RopeAnglesArgs has it
     const float angle = float(index * s.cmp_stride) * nsa_.inv_freq[i];
-    start_[size_t(2 * i)] = std::cos(angle), start_[size_t(2 * i + 1)] = std::sin(angle);
+    start_[2 * i] = std::cos(angle), start_[2 * i + 1] = std::sin(angle);
   }
   std::fill(key_.begin(), key_.end(), 0.0), std::fill(value_.begin(), value_.end(), 0.0);
   for (int64_t m = 0; m < s.cmp_len; ++m) {
-    store.read(layer, kv_head, pages, entries[size_t(m)], k_.data(), v_.data());
+    store.read(layer, kv_head, pages, entries[m], k_.data(), v_.data());
     if (rotates) turn(k_.data(), turns_.data() + m * dim_, dim_, true);
     if (!linear_map) {
       weighted(kv_head, m, k_.data(), v_.data());
@@ -99,7 +99,7 @@ void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t,
     for (int d = 0; d < dim_; ++d) k[d] += nsa_.key_offset[int64_t(kv_head) * dim_ + d];
   if (!rotates) return;
   turn(k, start_.data(), dim_, false);
-  for (int d = 0; d < dim_; ++d) k[d] = k[d] * nsa_.magnitude + (turned ? float(key_[size_t(d)]) : 0);
+  for (int d = 0; d < dim_; ++d) k[d] = k[d] * nsa_.magnitude + (turned ? float(key_[d]) : 0);
 }
 
 // Row i is cmp_len / cmp_stride strides long and block j sel_block / cmp_stride: with r j as the block's first stride, row r j +

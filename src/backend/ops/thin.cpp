@@ -79,7 +79,7 @@ void thin_experts(const ThinExpertsArgs& rule) {
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t slot = 0; slot < k; ++slot) {
         users.resize(std::max(users.size(), size_t(ids(r, slot)) + 1));
-        ++users[size_t(ids(r, slot))];
+        ++users[ids(r, slot)];
       }
   for (int64_t r = 0; r < rows; ++r) {
     const View<float, 1> row = shares[r];
@@ -89,15 +89,15 @@ void thin_experts(const ThinExpertsArgs& rule) {
       const auto ratios = tail_ratios(row);
       // ratio_i falls with i: if the condition holds for any i of the literal rule's one threshold, it holds for m.
       for (int64_t i = rule.mode == Mode::Literal ? most : 1; i <= most; ++i)
-        if (ratios[size_t(i - 1)] < rule.betas[i - 1]) count = i;
+        if (ratios[i - 1] < rule.betas[i - 1]) count = i;
     } else {
-      if (rule.mode == Mode::UnionAware) std::erase_if(least, [&](int64_t slot) { return users[size_t(ids(r, slot))] > 1; });
+      if (rule.mode == Mode::UnionAware) std::erase_if(least, [&](int64_t slot) { return users[ids(r, slot)] > 1; });
       least.resize(std::min(least.size(), size_t(most)));
       count = within(row, least, rule.mass);
     }
     if (count == 0) continue;
     const float all = sum_of(row);
-    for (int64_t i = 0; i < count; ++i) ids(r, least[size_t(i)]) = -1, row(least[size_t(i)]) = 0;
+    for (int64_t i = 0; i < count; ++i) ids(r, least[i]) = -1, row(least[i]) = 0;
     *rule.skipped += count;
     if (!rule.renorm) continue;
     const float stays = sum_of(row);

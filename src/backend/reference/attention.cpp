@@ -42,8 +42,8 @@ std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row, int kv_hea
   std::iota(entries.begin(), entries.end(), first);
   if (run.tree.parents.empty()) return entries;
   int64_t place = last;
-  for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[size_t(x)], --place)
-    if (place >= first) entries[size_t(place - first)] = run.tree.first_entry + x;
+  for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[x], --place)
+    if (place >= first) entries[place - first] = run.tree.first_entry + x;
   HUNCH_CHECK(place == run.tree.first_entry - 1);
   return entries;
 }
@@ -75,9 +75,9 @@ float attend_row(const float* q, float scale, const Entries& entries, const std:
     const float weight = std::exp(logits[i] - greatest);
     total += double(weight);
     const float* value = entries.value(read[i]);
-    for (int64_t d = 0; d < entries.head_dim; ++d) sums[size_t(d)] += double(weight * value[d]);
+    for (int64_t d = 0; d < entries.head_dim; ++d) sums[d] += double(weight * value[d]);
   }
-  for (int64_t d = 0; d < entries.head_dim; ++d) out[d] = float(sums[size_t(d)] / total);
+  for (int64_t d = 0; d < entries.head_dim; ++d) out[d] = float(sums[d] / total);
   return greatest + float(std::log(total));
 }
 
@@ -107,7 +107,7 @@ void collect_scores(const ScoreArgs& scores, int layer, float scale, View<const 
         double sum = 0;
         for (int i = 0; i < kv_heads_per_set * group; ++i) {
           const int head = int(set) * kv_heads_per_set * group + i;
-          sum += double(metric(scores, scale, q[row], row, head, entries[size_t(i / group)].key(e)));
+          sum += double(metric(scores, scale, q[row], row, head, entries[i / group].key(e)));
         }
         const float mean = float(sum / (kv_heads_per_set * group));
         score = scores.combine == ScoreCombine::Sum ? score + mean : std::max(score, mean);
@@ -142,7 +142,7 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
       const Entries entries(run.kv, args.layer, kv_head, std::min(first, end), end);
       for (int64_t row = 0; row < run.num_rows; ++row) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[size_t(row)],
+          const float lse = attend_row(&args.q(run.first_row + row, head, 0), args.scale, entries, read[row],
               args.sinks ? args.sinks[head] : -INFINITY, logits, sums, &args.out(run.first_row + row, head, 0));
           if (args.lse.data) args.lse(run.first_row + row, head) = lse;
         }

@@ -193,14 +193,14 @@ void ReferenceBackend::page_bounds(const PageBoundsArgs& args) {
         const bool first = entry == page * args.page_len;
         for (int d = 0; d < dim; ++d) {
           if (args.means) {
-            bounds[size_t(d)] = (first ? 0 : bounds[size_t(d)]) + k[size_t(d)];
+            bounds[d] = (first ? 0 : bounds[d]) + k[d];
             continue;
           }
-          bounds[size_t(d)] = first ? k[size_t(d)] : std::max(bounds[size_t(d)], k[size_t(d)]);
-          bounds[size_t(dim + d)] = first ? k[size_t(d)] : std::min(bounds[size_t(dim + d)], k[size_t(d)]);
+          bounds[d] = first ? k[d] : std::max(bounds[d], k[d]);
+          bounds[dim + d] = first ? k[d] : std::min(bounds[dim + d], k[d]);
         }
       }
-      for (int d = 0; args.means && d < dim; ++d) bounds[size_t(d)] /= float(args.page_len);
+      for (int d = 0; args.means && d < dim; ++d) bounds[d] /= float(args.page_len);
       encode(to.dtype, 1, bounds.data(), to.head_dim, to.entry(args.layer, head, args.to.pages, page));
     }
   counters_.kv_bytes += size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.entry_bytes() / 2;

@@ -29,8 +29,8 @@ void ReferenceBackend::log_probs(const LogProbsArgs& args) {
     std::iota(order.begin(), order.end(), 0);
     if (valid) std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
     for (int i = 0; i < args.count; ++i) {
-      args.top_ids(r, i) = valid && i < vocab ? order[size_t(i)] : -1;
-      args.top_values(r, i) = !valid ? kNan : i < vocab ? value(order[size_t(i)]) : -kInf;
+      args.top_ids(r, i) = valid && i < vocab ? order[i] : -1;
+      args.top_values(r, i) = !valid ? kNan : i < vocab ? value(order[i]) : -kInf;
     }
   }
 }

@@ -36,20 +36,20 @@ void add_branch(
   for (int64_t i = 0; i < rows.count(); ++i) {
     if (!reads(i)) continue;
     double sum = 0;
-    for (int64_t d = 0; d < rows.dim; ++d) sum += double(q[d]) * double(rows.k[size_t(i * rows.dim + d)]);
-    logits[size_t(i)] = double(scale) * sum;
-    greatest = std::max(greatest, logits[size_t(i)]);
+    for (int64_t d = 0; d < rows.dim; ++d) sum += double(q[d]) * double(rows.k[i * rows.dim + d]);
+    logits[i] = double(scale) * sum;
+    greatest = std::max(greatest, logits[i]);
   }
   if (greatest == -INFINITY) return;
   for (int64_t i = 0; i < rows.count(); ++i)
-    if (reads(i)) total += std::exp(logits[size_t(i)] - greatest);
+    if (reads(i)) total += std::exp(logits[i] - greatest);
   for (int64_t i = 0; i < rows.count(); ++i) {
     if (!reads(i)) continue;
-    const double weight = std::exp(logits[size_t(i)] - greatest) / total;
-    weights[size_t(i)] = float(weight);
-    for (int64_t d = 0; d < rows.dim; ++d) sums[size_t(d)] += weight * double(rows.v[size_t(i * rows.dim + d)]);
+    const double weight = std::exp(logits[i] - greatest) / total;
+    weights[i] = float(weight);
+    for (int64_t d = 0; d < rows.dim; ++d) sums[d] += weight * double(rows.v[i * rows.dim + d]);
   }
-  for (int64_t d = 0; d < rows.dim; ++d) out[d] += float(double(share) * sums[size_t(d)]);
+  for (int64_t d = 0; d < rows.dim; ++d) out[d] += float(double(share) * sums[d]);
 }
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
@@ -60,8 +60,8 @@ std::vector<int64_t> path_of(const NsaRun& run, int64_t row) {
   std::iota(entries.begin(), entries.end(), 0);
   if (run.tree.parents.empty()) return entries;
   int64_t place = run.last(row);
-  for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[size_t(x)], --place)
-    entries[size_t(place)] = run.tree.first_entry + x;
+  for (int32_t x = run.tree.first + int32_t(row); x >= 0; x = run.tree.parents[x], --place)
+    entries[place] = run.tree.first_entry + x;
   HUNCH_CHECK(place == run.tree.first_entry - 1);
   return entries;
 }

@@ -56,7 +56,7 @@ void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
 void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
   const auto& index = args.index;
   HUNCH_CHECK(args.to.extent[0] == (index.empty() ? args.from.extent[0] : int64_t(index.size())));
-  for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(index.empty() ? i : index[size_t(i)]);
+  for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(index.empty() ? i : index[i]);
 }
 
 void ReferenceBackend::scatter_columns(const ScatterColumnsArgs& args) {

@@ -49,7 +49,7 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
 // The drafts between the pending token and row `row`, oldest first.
 std::vector<int32_t> path_to(const SampleArgs& args, int row) {
   std::vector<int32_t> path;
-  for (; row > 0; row = args.parents.empty() ? row - 1 : args.parents[size_t(row)]) path.push_back(args.drafts(row - 1));
+  for (; row > 0; row = args.parents.empty() ? row - 1 : args.parents[row]) path.push_back(args.drafts(row - 1));
   std::reverse(path.begin(), path.end());
   return path;
 }
@@ -65,24 +65,24 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
   const bool blind = args.blind && row > 0;
 
   std::vector<bool> banned(vocab, !rules.allowed.empty());
-  for (const int32_t id : rules.allowed) banned[size_t(id)] = false;
+  for (const int32_t id : rules.allowed) banned[id] = false;
   const TokenMask::Row mask = state.mask() && !blind ? state.mask()->after(path) : TokenMask::Row{};
   for (int32_t id = 0; mask.words && id < vocab; ++id)
-    if (!mask.allows(id)) banned[size_t(id)] = true;
+    if (!mask.allows(id)) banned[id] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
-    if (!(blind && word.size() > 1) && state.completed_next(word, path)) banned[size_t(word.back())] = true;
+    if (!(blind && word.size() > 1) && state.completed_next(word, path)) banned[word.back()] = true;
   if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
-    for (const int32_t id : rules.end_ids) banned[size_t(id)] = true;
+    for (const int32_t id : rules.end_ids) banned[id] = true;
   std::vector<float> out(&args.logits(r, 0), &args.logits(r, 0) + vocab);
   for (const auto& [id, bias] : rules.bias) {
-    if (bias <= kBanBias) banned[size_t(id)] = true;
-    else out[size_t(id)] += bias;
+    if (bias <= kBanBias) banned[id] = true;
+    else out[id] += bias;
   }
 
   for (int32_t id = 0; id < vocab; ++id) {
-    float& x = out[size_t(id)];
+    float& x = out[id];
     if (std::isnan(x)) continue;
-    if (banned[size_t(id)]) x = -INFINITY;
+    if (banned[id]) x = -INFINITY;
     if (!rules.penalise()) continue;
     const int64_t count = int64_t(state.output_count(id)) + std::count(path.begin(), path.end(), id);
     if (rules.repetition != 1 && (count > 0 || state.in_prompt(id))) x = x > 0 ? x / rules.repetition : x * rules.repetition;
@@ -105,8 +105,8 @@ void write_ranks(const SampleArgs& args, int64_t r, std::vector<Scored> support)
   std::stable_sort(support.begin(), support.end(), [](const Scored& a, const Scored& b) { return a.score > b.score; });
   for (int64_t i = 0; i < num_ranked(args); ++i) {
     const bool some = i < int64_t(support.size());
-    if (args.ranked.data) args.ranked(r, i) = some ? support[size_t(i)].id : -1;
-    if (args.shares.data) args.shares(r, i) = some ? float(part(support[size_t(i)]) / total) : 0;
+    if (args.ranked.data) args.ranked(r, i) = some ? support[i].id : -1;
+    if (args.shares.data) args.shares(r, i) = some ? float(part(support[i]) / total) : 0;
   }
 }
 

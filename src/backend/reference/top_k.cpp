@@ -34,21 +34,21 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
       const int step = std::min(reach + 1, args.spread - reach);
       const float factor = dilation_factor(step);
       for (int64_t j = args.n - 1; j >= step; --j) {  // descending: j - step still holds its value of the last round
-        const float moved = factor * scores[size_t(j - step)];
-        if (moved > scores[size_t(j)]) scores[size_t(j)] = moved;
+        const float moved = factor * scores[j - step];
+        if (moved > scores[j]) scores[j] = moved;
       }
       reach += step;
     }
     for (int64_t j = 0; j < args.n; ++j)
-      if (j < args.sinks || j >= args.n - args.recent) scores[size_t(j)] = INFINITY;
+      if (j < args.sinks || j >= args.n - args.recent) scores[j] = INFINITY;
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      const float x = scores[size_t(a)], y = scores[size_t(b)];
+      const float x = scores[a], y = scores[b];
       return std::isnan(y) ? !std::isnan(x) : x > y;
     });
     std::sort(order.begin(), order.begin() + args.count);
     for (int64_t i = 0; i < args.count * args.block; ++i)
-      args.index(set, i) = order[size_t(i / args.block)] * args.block + int32_t(i % args.block);
+      args.index(set, i) = order[i / args.block] * args.block + int32_t(i % args.block);
   }
 }
 

@@ -41,7 +41,7 @@ void ReferenceBackend::grow_tree(const GrowTreeArgs& args) {
   const std::vector<int32_t> best = best_slots(tree, first, first + rows * k, args.ids.extent[0]);
   for (int64_t i = 0; i < args.ids.extent[0]; ++i) {
     const bool some = i < int64_t(best.size());
-    const int32_t slot = some ? best[size_t(i)] : -1, token = some ? tree.tokens(slot) : -1;
+    const int32_t slot = some ? best[i] : -1, token = some ? tree.tokens(slot) : -1;
     tree.frontier(i) = slot;
     args.ids(i) = some && args.own_ids.data ? args.own_ids(token) : token;
     args.rows(i) = best.empty() ? 0 : int32_t((best[size_t(std::min<int64_t>(i, int64_t(best.size()) - 1))] - first) / k);
@@ -54,8 +54,8 @@ void ReferenceBackend::choose_nodes(const ChooseNodesArgs& args) {
   args.count(0) = int32_t(best.size());
   for (int64_t node = 0; node < args.tokens.extent[0]; ++node) {
     const bool some = node < int64_t(best.size());
-    const int32_t parent = some ? args.tree.parents(best[size_t(node)]) : -1;
-    args.tokens(node) = some ? args.tree.tokens(best[size_t(node)]) : -1;
+    const int32_t parent = some ? args.tree.parents(best[node]) : -1;
+    args.tokens(node) = some ? args.tree.tokens(best[node]) : -1;
     args.parents(node) = parent < 0 ? -1 : int32_t(std::lower_bound(best.begin(), best.end(), parent) - best.begin());
   }
 }

@@ -63,7 +63,7 @@ class FirstOccurrences {
       if (len < min_n_) continue;
       int32_t* const table = &starts_[size_t(len - min_n_) * buckets_];
       uint64_t at = hash & (buckets_ - 1);
-      while (table[at] >= 0 && !std::equal(gram, gram + len, &tokens[size_t(table[at])])) at = (at + 1) & (buckets_ - 1);
+      while (table[at] >= 0 && !std::equal(gram, gram + len, &tokens[table[at]])) at = (at + 1) & (buckets_ - 1);
       if (!visit(len, table[at])) return;
     }
   }

@@ -359,7 +359,7 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
     return std::find(macro.params.begin(), macro.params.end(), id) != macro.params.end();
   };
   if (macro.uses_varargs && !is_param(kVarargsName)) {
-    HUNCH_TRY(const Value rest, list({args.positional.begin() + ptrdiff_t(given), args.positional.end()}, SequenceKind::Tuple));
+    HUNCH_TRY(const Value rest, list({args.positional.begin() + given, args.positional.end()}, SequenceKind::Tuple));
     set(*scope, kVarargsName, rest);
   } else if (args.positional.size() > count) {
     return type_error(fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, count));

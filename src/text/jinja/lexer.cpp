@@ -103,7 +103,7 @@ class Lexer {
  private:
   // Lines are counted as the tokens go by: their places never go back.
   int line_of(size_t at) {
-    line_ += int(std::count(in_.begin() + ptrdiff_t(counted_), in_.begin() + ptrdiff_t(std::max(at, counted_)), '\n'));
+    line_ += int(std::count(in_.begin() + counted_, in_.begin() + ptrdiff_t(std::max(at, counted_)), '\n'));
     counted_ = std::max(at, counted_);
     return line_;
   }
