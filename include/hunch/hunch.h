@@ -42,7 +42,7 @@ struct EngineOptions {
   int64_t context_len = 0;      // tokens a request may reach; 0: the model's
   int64_t kv_memory_bytes = 0;  // for KV; 0: contexts of max_num_seqs requests, on a CPU up to 4 GiB of them
   double memory_share = 0.8;    // of a device's, that weights and KV may fill; not beside kv_memory_bytes
-  bool fill_memory = false;     // they do, whatever those requests can hold: beginnings of earlier ones are kept there
+  bool fill_memory = false;     // they do, and keep beginnings of earlier requests
   int chunk_len = 512;          // most prompt rows of one request per pass
   int max_draft = 64;           // most drafted tokens a request may ask for; at most 256
   int max_num_seqs = 16;        // requests that run at once; more wait

@@ -8,7 +8,6 @@
 
 #include "accept/rule.h"
 #include "api/drafter_paths.h"
-#include "api/nearest.h"
 #include "api/token_tree.h"
 #include "checkpoint/drafter_method.h"
 #include "draft/proposer.h"
@@ -16,7 +15,6 @@
 #include "engine/approximation.h"
 #include "model/skipped_layers.h"
 #include "sparse/policy.h"
-#include "text/excerpt.h"
 
 namespace hunch {
 namespace {

@@ -28,7 +28,7 @@ struct Matrix {  // bits: Q4_K too is made of random bits
   Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1, bool bits = false) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 1);
-    const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+    const size_t row_bytes = dtype_bytes(dtype, in_dim);
     bytes.resize(row_bytes * size_t(out_dim));
     std::vector<float> row(in_dim);
     for (int64_t i = 0; i < out_dim; ++i) {

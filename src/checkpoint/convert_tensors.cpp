@@ -48,7 +48,7 @@ float most_of(DType type) {
 bool convert_rows(
     const PlannedTensor& plan, int64_t first, int64_t count, int64_t row, int64_t head_dim, std::span<std::byte> out) {
   const Tensor& tensor = *plan.tensor;
-  const size_t in_bytes = dtype_bytes(tensor.dtype, size_t(row)), out_bytes = dtype_bytes(plan.dtype, size_t(row));
+  const size_t in_bytes = dtype_bytes(tensor.dtype, row), out_bytes = dtype_bytes(plan.dtype, row);
   std::atomic<bool> fits = true;
   const float most = most_of(plan.dtype);
   const auto work = [&](int64_t begin, int64_t end) {
@@ -88,11 +88,11 @@ Status write_tensor(
   std::vector<std::byte> buffer;
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
-    buffer.resize(size_t(count) * dtype_bytes(plan.dtype, size_t(row)));
+    buffer.resize(size_t(count) * dtype_bytes(plan.dtype, row));
     if (!convert_rows(plan, first, count, row, head_dim, buffer))
       return Error{fmt::format("tensor {} holds NaN or a value too large for {}", tensor.name, dtype_info(plan.dtype).name)};
     HUNCH_OK(out.append(buffer));
-    HUNCH_OK(after_chunk(size_t(count) * dtype_bytes(tensor.dtype, size_t(row))));
+    HUNCH_OK(after_chunk(size_t(count) * dtype_bytes(tensor.dtype, row)));
   }
   return {};
 }

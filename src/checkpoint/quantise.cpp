@@ -271,11 +271,11 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
 void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
   const int64_t columns = matrix.shape.back();
   if (matrix.split.scales) {
-    std::vector<std::byte> blocks(dtype_bytes(matrix.dtype, size_t(columns)));
+    std::vector<std::byte> blocks(dtype_bytes(matrix.dtype, columns));
     pack_blocks(matrix, row, blocks.data());
     return dequantise_row(matrix.dtype, blocks.data(), out, columns);
   }
-  dequantise_row(matrix.dtype, matrix.data + size_t(row) * dtype_bytes(matrix.dtype, size_t(columns)), out, columns);
+  dequantise_row(matrix.dtype, matrix.data + size_t(row) * dtype_bytes(matrix.dtype, columns), out, columns);
   const WeightScales& s = matrix.scales;
   if (!s.values) return;
   const float* scale = s.values + row / s.rows * ((columns + s.columns - 1) / s.columns);
@@ -286,7 +286,7 @@ void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
 void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {
   const int64_t columns = matrix.shape.back();
   if (!matrix.split.scales) {
-    const size_t bytes = dtype_bytes(matrix.dtype, size_t(columns));
+    const size_t bytes = dtype_bytes(matrix.dtype, columns);
     std::memcpy(out, matrix.data + size_t(row) * bytes, bytes);
     return;
   }

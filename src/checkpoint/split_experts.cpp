@@ -77,7 +77,7 @@ Status SplitExperts::join_matrices(
           .dtype = DType::MXFP4,
           .shape = {rows, columns},
           .data = blocks.data + first_row * (columns / 2),
-          .bytes = dtype_bytes(DType::MXFP4, size_t(rows * columns)),
+          .bytes = dtype_bytes(DType::MXFP4, rows * columns),
       };
       matrix.split = {scales->second.data + first_row * (columns / kBlock), step};
       out.push_back(std::move(matrix));

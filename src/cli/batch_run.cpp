@@ -7,7 +7,6 @@
 #include "api/prepare.h"
 #include "base/clock.h"
 #include "engine/parts.h"
-#include "text/excerpt.h"
 
 namespace hunch {
 

@@ -31,8 +31,8 @@ Result<Settled> settle(const RunFlags& flags) {
 }
 
 // Prints what belongs behind the text and returns the exit code.
-Result<int> conclude(Engine& engine, const Settled& settled, const RunFlags& flags, const Generation& generation,
-    TokenPrinter& printer, int interrupted_code) {
+Result<int> conclude(
+    Engine& engine, const RunFlags& flags, const Generation& generation, TokenPrinter& printer, int interrupted_code) {
   const Report report{generation, printer.text(), engine.model_name(), kv_bytes_per_entry(engine)};
   // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
   bool written = !printer.output_lost();
@@ -83,7 +83,7 @@ Result<int> run_command(Arguments arguments) {
   progress.clear();
   printer.finish();
   if (!generation.ok()) return generation.error();
-  return conclude(*engine, settled, flags, *generation, printer, interrupts.exit_code());
+  return conclude(*engine, flags, *generation, printer, interrupts.exit_code());
 }
 
 }

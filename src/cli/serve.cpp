@@ -58,7 +58,9 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
       {std::span<const std::string>(file), std::span<const std::string>(variables), arguments}) {
     std::vector<std::vector<std::string>> before;
     for (auto* list : lists) before.push_back(std::exchange(*list, {}));
-    HUNCH_OK(set.parse(source));
+    if (const Status parsed = set.parse(source); !parsed.ok() && source.data() != arguments.data())
+      return usage_error(fmt::format("{}: {}", source.data() == file.data() ? *path : "the environment", parsed.error().message));
+    else HUNCH_OK(parsed);
     for (size_t i = 0; i < std::size(lists); ++i)
       if (lists[i]->empty()) *lists[i] = std::move(before[i]);
   }

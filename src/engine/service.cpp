@@ -72,6 +72,7 @@ Service::Service(EngineParts& parts)
       step_(parts, parts.limits),
       controller_(parts) {
   running_.reserve(parts.limits.max_seqs);
+  stats_.kv_pages_total = parts.pool->num_pages();
 }
 
 Service::~Service() {
@@ -422,7 +423,6 @@ void Service::update_stats(bool ran) {
   const std::lock_guard lock(mutex_);
   stats_.running = scheduler_.num_running();
   stats_.waiting = scheduler_.num_waiting();
-  stats_.kv_pages_total = parts_.pool->num_pages();
   stats_.kv_pages_cached = parts_.pool->num_kept();
   stats_.kv_pages_used = stats_.kv_pages_total - parts_.pool->num_free();
   stats_.prefix_tokens_asked = scheduled.prefix_asked, stats_.prefix_tokens_hit = scheduled.prefix_found;

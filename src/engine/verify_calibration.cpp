@@ -119,8 +119,7 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
     out.anchors.push_back(layer.get<int>());
   }
   if ((!out.anchors.empty() && out.anchors[0] != 0) || !std::is_sorted(out.anchors.begin(), out.anchors.end()) ||
-      !numbers(in["channel_sizes"], out.channel_sizes, size_t(layers)) ||
-      !numbers(in["expert_betas"], out.expert_betas, size_t(layers)))
+      !numbers(in["channel_sizes"], out.channel_sizes, layers) || !numbers(in["expert_betas"], out.expert_betas, layers))
     return damaged;
   return out;
 }

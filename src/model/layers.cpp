@@ -64,7 +64,7 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
   // Scales by blocks of rows would not survive: such a matrix is taken by its values.
   const bool scaled = tensor->dtype == DType::F8_E4M3;
   const int64_t columns = tensor->shape.back();
-  const size_t row_bytes = scaled ? size_t(columns) * sizeof(float) : dtype_bytes(tensor->dtype, size_t(columns));
+  const size_t row_bytes = scaled ? size_t(columns) * sizeof(float) : dtype_bytes(tensor->dtype, columns);
   std::vector<std::byte> rows;
   for (int64_t row = 0; row < tensor->shape.front(); ++row) {
     if ((row / step % 2 == 1) != second) continue;
@@ -94,7 +94,7 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
   }
   std::vector<std::byte> bytes;
   const bool whole = !tensor->scales.values && !tensor->split.scales;
-  const size_t row_bytes = dtype_bytes(tensor->dtype, size_t(columns)), element = whole ? dtype_bytes(tensor->dtype, 1) : 0;
+  const size_t row_bytes = dtype_bytes(tensor->dtype, columns), element = whole ? dtype_bytes(tensor->dtype, 1) : 0;
   if (whole && !transposed) {
     made.data = tensor->data + size_t(first) * row_bytes, made.bytes = size_t(rows) * row_bytes;
   } else if (whole && dtype_info(tensor->dtype).block == 1) {
@@ -146,7 +146,7 @@ bool WeightLoader::requantise(const Tensor& tensor) {
 
 void WeightLoader::convert(const Tensor& tensor, DType type) {
   const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
-  const size_t to_bytes = dtype_bytes(type, size_t(columns));
+  const size_t to_bytes = dtype_bytes(type, columns);
   converted_bytes_.resize(to_bytes * size_t(rows));
   if (!workers_) workers_.emplace(backend_.asynchronous() ? kMostThreads : backend_.threads());
   const int64_t each = std::max<int64_t>(1, kAtOnce / columns);  // rows

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "text/excerpt.h"
-
 namespace hunch {
 namespace {
 

@@ -13,7 +13,6 @@ namespace {
 
 using simdjson::dom::array;
 using simdjson::dom::element;
-using simdjson::dom::element_type;
 using simdjson::dom::object;
 
 constexpr size_t kMaxJsonBytes = size_t(64) << 20;

@@ -120,7 +120,7 @@ void CpuAttention::plan(const AttentionArgs& args) {
       units_.push_back(unit);
     }
   }
-  grow<float>(partials_, size_t(partial_floats));
+  grow<float>(partials_, partial_floats);
   auto* pending = grow<std::atomic<int64_t>>(pending_, units_.size());
   for (size_t i = 0; i < units_.size(); ++i) std::construct_at(&pending[i], units_[i].num_items);
 }

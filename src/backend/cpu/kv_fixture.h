@@ -52,7 +52,7 @@ struct KvCase {
     std::shuffle(table.begin(), table.end(), std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
     const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
-    const auto &k = first_floats(size_t(len * width), seed + 1), &v = first_floats(size_t(len * width), seed + 2);
+    const auto &k = first_floats(len * width, seed + 1), &v = first_floats(len * width, seed + 2);
     for (int layer = 0; layer < shape.layers; ++layer) {
       StoreKvArgs args;
       args.layer = layer;

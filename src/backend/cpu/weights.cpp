@@ -216,13 +216,13 @@ size_t panel_bytes(DType dtype, int64_t k) {
 void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* panel) {
   const DType dtype = matrix.dtype;
   const int64_t k = matrix.shape[1];
-  const std::byte* rows = matrix.data + size_t(first) * dtype_bytes(dtype, size_t(k));
+  const std::byte* rows = matrix.data + size_t(first) * dtype_bytes(dtype, k);
   if (columns < kPanelColumns) std::memset(panel, 0, panel_bytes(dtype, k));
   if (dtype == DType::F32) return pack_elements<uint32_t>(rows, columns, k, panel);
   if (dtype == DType::F8_E4M3) return pack_f8(matrix, first, columns, panel);
   if (dtype == DType::F16 || dtype == DType::BF16) return pack_elements<uint16_t>(rows, columns, k, panel);
   if (dtype == DType::MXFP4) {
-    std::vector<std::byte> blocks(dtype_bytes(dtype, size_t(k)));
+    std::vector<std::byte> blocks(dtype_bytes(dtype, k));
     for (int c = 0; c < columns; ++c) pack_blocks(matrix, first + c, blocks.data()), pack_mxfp4(blocks.data(), c, k, panel);
     return;
   }
@@ -231,7 +231,7 @@ void pack_panel(const Tensor& matrix, int64_t first, int columns, std::byte* pan
       : dtype == DType::Q4_K             ? pack_with_minimum<false>
       : dtype == DType::Q5_K             ? pack_with_minimum<true>
                                          : pack_q6_k;
-  for (int c = 0; c < columns; ++c) pack(rows + size_t(c) * dtype_bytes(dtype, size_t(k)), c, k, panel);
+  for (int c = 0; c < columns; ++c) pack(rows + size_t(c) * dtype_bytes(dtype, k), c, k, panel);
 }
 
 void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float* out) {

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kScaleBytes = 2 * sizeof(float);  // of one entry of codes
 
 size_t element_row_bytes(DType dtype, int head_dim) {  // K or V of an entry without its scale
-  return dtype == DType::Q8_0 ? size_t(head_dim) : dtype_bytes(dtype, size_t(head_dim));
+  return dtype == DType::Q8_0 ? size_t(head_dim) : dtype_bytes(dtype, head_dim);
 }
 
 // cuTensorMapEncodeTiled without linking against the driver, which a machine without a device lacks.

@@ -30,7 +30,7 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
     for (const int64_t rows : {1, 2, 7, 33}) {
       for (const int64_t pad : {0, 1, 4}) {
         const int64_t stride = n + pad;
-        const auto x = gaussian(size_t(rows * stride), uint32_t(n)), weight = gaussian(size_t(n), 3);
+        const auto x = gaussian(rows * stride, uint32_t(n)), weight = gaussian(n, 3);
         test::DeviceArray<float> device(x), weights(weight), out(x.size());
         std::vector<float> want = x;
         reference.norm(
@@ -58,7 +58,7 @@ TEST(CudaGate, EqualsTheReference) {
   for (const int64_t n : {1, 5, 1000, 12288})
     for (const int64_t pad : {0, 1}) {
       const int64_t rows = 3, stride = 2 * n + pad;  // gate and up side by side
-      auto both = gaussian(size_t(rows * stride), 5);
+      auto both = gaussian(rows * stride, 5);
       both[0] = 100, both[stride] = -200;
       for (const GateClamp clamp : {GateClamp{}, GateClamp{1.5f, 1.702f}}) {
         const test::DeviceArray<float> device(both);
@@ -87,7 +87,7 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
     for (const int64_t half : {dim / 2, dim / 4})
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
         const int64_t heads = 5;
-        std::vector<float> inv_freq(half), x = gaussian(size_t(rows * heads * dim), 2);
+        std::vector<float> inv_freq(half), x = gaussian(rows * heads * dim, 2);
         for (int64_t i = 0; i < half; ++i) inv_freq[i] = std::pow(1e6f, -float(i) / float(half));
         std::vector<float> angles(rows * half * 2);
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());

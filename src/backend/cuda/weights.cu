@@ -275,7 +275,7 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
   HUNCH_CHECK(matrix.shape.size() == 2);
   auto weight = make(matrix.dtype, matrix.shape[0], matrix.shape[1]);
   if (!weight) return nullptr;
-  const int64_t row_bytes = int64_t(dtype_bytes(matrix.dtype, size_t(weight->in_dim)));
+  const int64_t row_bytes = int64_t(dtype_bytes(matrix.dtype, weight->in_dim));
   const int64_t tile_bytes = row_bytes * kTileFeatures;
   const int step = int(std::clamp<int64_t>(int64_t(kPieceBytes) / tile_bytes, 1, std::min(weight->num_tiles, 32768)));
   std::byte* piece = nullptr;
@@ -308,7 +308,7 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
       blocks.resize(rows * row_bytes), from = blocks.data();
       for (int row = 0; row < rows; ++row) pack_blocks(matrix, first + row, blocks.data() + row * row_bytes);
     }
-    HUNCH_CUDA_CHECK(copy_to_device(piece, from, size_t(rows * row_bytes)));
+    HUNCH_CUDA_CHECK(copy_to_device(piece, from, rows * row_bytes));
     pack(matrix.dtype, {piece, row_bytes, weight->in_dim, rows, 0, 0, scales, first}, *weight, tile, tiles);
   }
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());

@@ -26,7 +26,7 @@ constexpr bool is_kv_dtype(DType t) {
 }
 // Bytes of K (or of V) of one entry and head.
 constexpr size_t kv_row_bytes(DType t, int head_dim) {
-  return t == DType::Q8_0 ? size_t(head_dim) + sizeof(float) : dtype_bytes(t, size_t(head_dim));
+  return t == DType::Q8_0 ? size_t(head_dim) + sizeof(float) : dtype_bytes(t, head_dim);
 }
 
 // Memory of `num_pages` pages, each kPageLen entries of K and V for every layer and KV head. Allocated once, contents undefined.

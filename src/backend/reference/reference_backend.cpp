@@ -25,7 +25,7 @@ std::unique_ptr<Weight> ReferenceBackend::random_weight(DType dtype, int64_t out
   constexpr float kSpread = 0.02f, kMost = kSpread * 1.7320508f;
   // FP8 has a scale beside the codes that makes the greatest value of a code the greatest here.
   const float scale = kMost / 448, unit = dtype == DType::F8_E4M3 ? 448 : kMost;
-  const size_t row_bytes = dtype_bytes(dtype, size_t(in_dim));
+  const size_t row_bytes = dtype_bytes(dtype, in_dim);
   std::vector<std::byte> bytes(row_bytes * size_t(out_dim));
   std::vector<float> row(in_dim);
   uint64_t state = seed;

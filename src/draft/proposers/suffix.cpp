@@ -226,7 +226,7 @@ class Suffix final : public Proposer {
         .max_depth = task.limits.longest(),
     };
     std::vector<int32_t> scratch;
-    const auto context = last_tokens(task, size_t(options_.suffix_depth), scratch);
+    const auto context = last_tokens(task, options_.suffix_depth, scratch);
     SuffixGuess best = own.guess(context, search);
     if (own.shares())
       if (const SuffixGuess others = guess_by_suffix(outputs_.tree(), {}, context, search); others.score > best.score)

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
 
 namespace hunch::jinja {
