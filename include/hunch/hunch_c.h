@@ -50,7 +50,7 @@ typedef struct hunch_engine_options {
   int32_t max_num_batched_tokens; /* rows of one pass; 0: what suits */
   int32_t prefix_caching;         /* 1 or 0 */
   int64_t context_len;            /* 0: the model's */
-  int64_t kv_memory_bytes;        /* 0: what context_len needs */
+  int64_t kv_memory_bytes;        /* 0: as for hunch::EngineOptions */
 } hunch_engine_options;
 
 HUNCH_API void hunch_engine_options_init(hunch_engine_options* options);

@@ -112,8 +112,8 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
     if (given(flag)) notes.push_back(fmt::format("{} has no effect with {} {}", flag, part, name));
   };
   const std::string& method = options.proposer;
-  const bool open = method == "auto" || method == "profile";  // who guesses is not settled here
-  const bool passes = method == "self" || method == "cascade" || method == "staged";
+  const bool open = method == "auto" || method == "profile";
+  const bool passes = !is_drafter_method(method) && method != "none" && method != "ngram" && method != "suffix";
   if (options.policy != "vegas" && (open || passes))
     for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread", "--block"})
       say(flag, "--policy", options.policy);

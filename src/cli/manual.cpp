@@ -56,7 +56,7 @@ complete -c hunch -n 'test (count (commandline -opc)) = 2' -a '(hunch (commandli
 )sh"},
 };
 
-// What a command prints, --help say, which goes to the standard output by its own hand: that is a file meanwhile.
+// What a command prints to the standard output: that is a file meanwhile.
 std::string printed_by(const Command& command, const std::vector<std::string>& arguments) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::tmpfile(), std::fclose);
   const int output = file ? dup(STDOUT_FILENO) : -1;

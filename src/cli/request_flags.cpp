@@ -68,7 +68,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",
       flags.verify_calibration);
   set.value({"--kv-memory", "--kv-cache-memory-bytes"}, "SIZE",
-      "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs)",
+      "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs for all requests, up to 4 GiB or "
+      "0.8 of a GPU)",
       FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
   const auto store = [](std::optional<std::string>& target) {
     return [&target](std::string_view flag, std::string_view v) -> Status {

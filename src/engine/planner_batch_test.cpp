@@ -150,7 +150,7 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
   }
 }
 
-// What a batch would do without look-ups is kept for some steps, in which a request may come to its end.
+// Steady choices are kept for some steps, in which a request may end.
 TEST(PlannerOfABatch, KeepsWithinTheRoomOfEveryRequestInEveryStep) {
   const CostTable table = known_table(0.1, 0.001, 0.05);
   PlannerOptions self = options();
