@@ -224,7 +224,7 @@ hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t
     if (!encoded.ok()) return failed(error, encoded.error());
     *count = encoded.value().size();
     if (*count > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the ids");
-    std::copy(encoded.value().begin(), encoded.value().end(), ids);
+    std::ranges::copy(encoded.value(), ids);
     return good(error);
   });
 }
@@ -239,7 +239,7 @@ hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, si
     const std::string out = hunch::detokenize(*tokenizer, std::span<const int32_t>(ids, count));
     *length = out.size();
     if (out.size() > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the text");
-    std::copy(out.begin(), out.end(), text);
+    std::ranges::copy(out, text);
     return good(error);
   });
 }

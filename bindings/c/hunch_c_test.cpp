@@ -76,7 +76,7 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
   auto token = sized<hunch_token>();
   hunch_status status;
   while ((status = hunch_stream_next(stream, taken.size() % 2 ? -1 : 1000, &token, &error_)) == HUNCH_STATUS_OK) {
-    EXPECT_EQ(token.index, int64_t(taken.size()));
+    EXPECT_EQ(token.index, std::ssize(taken));
     EXPECT_EQ(std::strlen(token.text), token.text_len);
     taken.push_back(token.id);
   }
@@ -149,7 +149,7 @@ TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
   options = tiny_options(), options.model = "/no/such/model";
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_FAILURE);
   expect_part(error_.message, "/no/such/model");
-  options = tiny_options(), options.max_num_seqs = 0;
+  options = tiny_options(), options.max_num_seqs = -1;
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE) << error_.message;
   EXPECT_EQ(other, nullptr);
 

@@ -201,7 +201,7 @@ std::unique_ptr<StreamHandle> EngineHandle::submit(const Request& request) {
   auto stream = engine_->submit(request);
   if (!stream.ok()) {
     // Of a caller in the same program this is a mistake like any other, whatever the file was that the text came from.
-    if (int64_t(request.prompt.size()) >= engine_->context_len()) throw UsageError(stream.error().message);
+    if (std::ssize(request.prompt) >= engine_->context_len()) throw UsageError(stream.error().message);
     raise(stream.error());
   }
   // The handle last: one that is destroyed here would ask for the locks that are held.

@@ -43,9 +43,9 @@ struct EngineOptions {
   int64_t kv_memory_bytes = 0;  // for KV; 0: contexts of max_num_seqs requests, on a CPU up to 4 GiB of them
   double memory_share = 0.8;    // of a device's, that weights and KV may fill; not beside kv_memory_bytes
   bool fill_memory = false;     // they do, and keep beginnings of earlier requests
-  int chunk_len = 512;          // most prompt rows of one request per pass
+  int chunk_len = 0;            // most prompt rows of one request per pass; 0: 512, on a GPU 2,048 while none decodes
   int max_draft = 64;           // most drafted tokens a request may ask for; at most 256
-  int max_num_seqs = 16;        // requests that run at once; more wait
+  int max_num_seqs = 0;         // requests that run at once, more wait; 0: 16, on a GPU 256
   int max_num_batched_tokens = 0;        // rows of one pass, all requests together; 0: what chunk_len and max_num_seqs suggest
   int max_waiting = 4096;                // requests that may wait; more are refused
   std::string trace;                     // a file for what happens when, in Chrome's trace format; empty: none

@@ -46,7 +46,7 @@ typedef struct hunch_engine_options {
   const char* isa;                /* NULL: the best here */
   const char* kv_dtype;           /* NULL: the device's default */
   int32_t threads;                /* 0: all cores this process may use */
-  int32_t max_num_seqs;           /* requests that run at once */
+  int32_t max_num_seqs;           /* requests that run at once; 0: 16, on a GPU 256 */
   int32_t max_num_batched_tokens; /* rows of one pass; 0: what suits */
   int32_t prefix_caching;         /* 1 or 0 */
   int64_t context_len;            /* 0: the model's */

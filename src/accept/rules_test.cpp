@@ -67,7 +67,7 @@ struct TopTree {
       const Row row = law(paths[parent]);
       std::vector<int32_t> order(vocab);
       for (size_t i = 0; i < vocab; ++i) order[i] = int32_t(i);
-      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return row[a] > row[b]; });
       for (int child = 0; child < width; ++child) {
         paths.push_back(paths[parent]);
         paths.back().push_back(order[child]);
@@ -232,7 +232,7 @@ TEST(KeyedChance, DrawsTheResidualInProportionToWhatTheDraftLacks) {
   KeyedChance chance({.seed = 7});
   const Row p{0.4f, 0.3f, 0.2f, 0.1f}, q{0.1f, 0.5f, 0.1f, 0.3f};  // lacks 0.3 and 0.1
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[size_t(chance.residual(view(p), view(q), position))];
+  for (int position = 0; position < 20000; ++position) ++counts[chance.residual(view(p), view(q), position)];
   EXPECT_EQ(counts[1], 0);
   EXPECT_EQ(counts[3], 0);
   EXPECT_NEAR(counts[0] / 20000.0, 0.75, 4.5 * std::sqrt(0.75 * 0.25 / 20000));
@@ -242,7 +242,7 @@ TEST(KeyedChance, DrawsATokenByItsWeight) {
   KeyedChance chance({.seed = 13});
   const std::vector<double> weights{0.6, 0, 0.2, 1.2}, nothing{0, 0};
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[size_t(chance.among(view(weights, 4), position))];
+  for (int position = 0; position < 20000; ++position) ++counts[chance.among(view(weights, 4), position)];
   EXPECT_EQ(counts[1], 0);
   EXPECT_NEAR(counts[0] / 20000.0, 0.3, 4.5 * std::sqrt(0.3 * 0.7 / 20000));
   EXPECT_NEAR(counts[3] / 20000.0, 0.6, 4.5 * std::sqrt(0.6 * 0.4 / 20000));
@@ -267,7 +267,7 @@ TEST(KeyedChance, DrawsAnyTokenButTheRejectedOne) {
   KeyedChance chance({.seed = 12});
   const Row p{0.4f, 0.3f, 0.2f, 0.1f}, certain{0, 1, 0};
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[size_t(chance.without(view(p), 0, position))];
+  for (int position = 0; position < 20000; ++position) ++counts[chance.without(view(p), 0, position)];
   EXPECT_EQ(counts[0], 0);
   EXPECT_NEAR(counts[1] / 20000.0, 0.5, 4.5 * 0.5 / std::sqrt(20000));
   EXPECT_NEAR(counts[3] / 20000.0, 1 / 6.0, 4.5 * 0.38 / std::sqrt(20000));

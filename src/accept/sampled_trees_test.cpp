@@ -58,7 +58,7 @@ struct SampledTree {
       drawn.push_back(token);
       if (!how.with_replacement) left[token] = 0;
     }
-    if (how.sorted) std::sort(drawn.begin(), drawn.end());
+    if (how.sorted) std::ranges::sort(drawn);
     for (size_t rank = 0; rank < drawn.size(); ++rank) {
       paths.push_back(paths[row]), paths.back().push_back(drawn[rank]);
       ranks.push_back(ranks[row]), ranks.back().push_back(int(rank));
@@ -167,7 +167,7 @@ struct GrownTree {
       for (const Tokens& path : level) {
         const Row of_row = law(path);
         q.insert(q.end(), of_row.begin(), of_row.end());
-        first_kept.push_back(*std::max_element(of_row.begin(), of_row.end()));
+        first_kept.push_back(*std::ranges::max_element(of_row));
       }
       drawn.plan(first_kept);
       for (size_t i = 0; i < level.size(); ++i) {
@@ -190,7 +190,7 @@ struct GrownTree {
     }
     tree.size = drawn.size();
     tree.law = DraftLaw::Given;
-    tree.laws.assign(size_t(tree.size) + 1, 0);
+    tree.laws.assign(tree.size + 1, 0);
     for (int i = 0; i < tree.size; ++i) {
       tokens.push_back(drawn.node(i).token), tree.parents.push_back(drawn.node(i).parent);
       if (drawn.node(i).row > 0) tree.laws[size_t(i) + 1] = drawn.node(i).row;
@@ -299,7 +299,7 @@ struct Rows {
   Verdict decide(uint64_t seed) {
     Target target(p);
     KeyedChance chance({.seed = seed});
-    const auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = int64_t(p.size())}).value();
+    const auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = std::ssize(p)}).value();
     Verdict verdict;
     rule->accept(tree, 5, target, chance, verdict);
     return verdict;

@@ -16,12 +16,12 @@ class SiblingLaws {
   explicit SiblingLaws(int64_t vocab) : p_(vocab), q_(vocab) {}
 
   void begin(View<const float, 1> p, View<const float, 1> q) {
-    HUNCH_CHECK(p.extent[0] == int64_t(p_.size()) && q.extent[0] == int64_t(q_.size()));
+    HUNCH_CHECK(p.extent[0] == std::ssize(p_) && q.extent[0] == std::ssize(q_));
     for (size_t i = 0; i < p_.size(); ++i) p_[i] = p(int64_t(i)), q_[i] = q(int64_t(i));
   }
   double p(int32_t token) const { return p_[token]; }
   double q(int32_t token) const { return q_[token]; }
-  View<const double, 1> target() const { return View<const double, 1>(p_.data(), int64_t(p_.size())); }
+  View<const double, 1> target() const { return View<const double, 1>(p_.data(), std::ssize(p_)); }
 
   void refuse(int32_t token) {
     double left = 0;

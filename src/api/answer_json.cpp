@@ -127,7 +127,7 @@ ordered_json timings_json(std::span<const Generation* const> generations) {
   double prompt_ms = 0, predicted_ms = 0;
   for (const Generation* g : generations) {
     cached += g->reused_tokens, prompt += g->prompt_tokens - g->reused_tokens;
-    predicted += int64_t(g->tokens.size()), steps += std::max<int64_t>(0, int64_t(g->tokens.size()) - 1);
+    predicted += std::ssize(g->tokens), steps += std::max<int64_t>(0, std::ssize(g->tokens) - 1);
     drafted += g->drafted, accepted += g->accepted;
     prompt_ms = std::max(prompt_ms, g->milliseconds.prefill);
     predicted_ms = std::max(predicted_ms, g->milliseconds.first_to_last_token);
@@ -156,12 +156,12 @@ ordered_json speculation_json(std::span<const Generation* const> generations, bo
     all.gamma = std::max(all.gamma, g->gamma);
     for (const DraftRound& round : g->draft_rounds) {
       count(histogram, round.accepted);
-      if (by_length.size() <= round.drafted) by_length.resize(size_t(round.drafted) + 1);
+      if (by_length.size() <= round.drafted) by_length.resize(round.drafted + 1);
       count(by_length[round.drafted], round.accepted);
       if (detailed) step_accepted.push_back(round.accepted), step_drafted.push_back(round.drafted);
     }
   }
-  if (all.gamma > 0 && histogram.size() <= size_t(all.gamma)) histogram.resize(size_t(all.gamma) + 1);
+  if (all.gamma > 0 && histogram.size() <= size_t(all.gamma)) histogram.resize(all.gamma + 1);
   ordered_json lengths = ordered_json::object();
   for (size_t i = 0; i < by_length.size(); ++i)
     if (!by_length[i].empty()) lengths[std::to_string(i)] = by_length[i];

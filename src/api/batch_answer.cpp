@@ -104,7 +104,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
     all.steps += g.steps, all.experts_read += g.experts_read;
     all.rounds += g.rounds, all.drafted += g.drafted, all.accepted += g.accepted;
     decode = std::max(decode, g.milliseconds.first_to_last_token);
-    steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
+    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
     if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
     lossless = lossless && g.lossless;
     all.approximation.add(g.approximation);
@@ -150,7 +150,7 @@ std::string batch_answer(
   for (size_t i = 0; i < samples.size(); ++i) {
     const Generation& g = samples[i].generation;
     body["choices"].push_back(choice_json(line, g, i, tokenizer));
-    completion += int64_t(g.tokens.size());
+    completion += std::ssize(g.tokens);
     cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
   }
   const int64_t prompt = samples.front().generation.prompt_tokens;

@@ -31,7 +31,7 @@ Status read_id(const object& root, BatchLine& out) {
 Status read_envelope(const object& fields) {
   std::vector<std::string_view> seen;
   for (const auto& [name, value] : fields) {
-    if (std::find(seen.begin(), seen.end(), name) != seen.end())
+    if (std::ranges::find(seen, name) != seen.end())
       return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
     if (std::find(std::begin(kOuter), std::end(kOuter), name) == std::end(kOuter) && name != "id")
       return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, kOuter)));

@@ -128,7 +128,7 @@ Status read_salt(std::string_view key, const element& v, BodyReader& in) {
 
 Status read_request_id(std::string_view key, const element& v, BodyReader& in) {
   HUNCH_TRY(std::string id, text_value(key, v));
-  if (id.empty() || id.size() > 128 || !std::all_of(id.begin(), id.end(), [](unsigned char c) { return c > ' ' && c < 127; }))
+  if (id.empty() || id.size() > 128 || !std::ranges::all_of(id, [](unsigned char c) { return c > ' ' && c < 127; }))
     return usage_error(fmt::format("\"{}\" must be 1 to 128 printable characters without blanks", key));
   in.out.request_id = std::move(id);
   return {};
@@ -346,7 +346,7 @@ Status read_fields(const object& fields, BodyReader& in) {
         ++in.out.unknown_keys;
         continue;
       }
-      if (std::find(unread.begin(), unread.end(), name) != unread.end())
+      if (std::ranges::find(unread, name) != unread.end())
         return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
       unread.push_back(name);
       if (name == "id" || name == "custom_id" || value.is_null()) continue;

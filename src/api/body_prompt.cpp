@@ -121,7 +121,7 @@ Status read_prompt(std::string_view key, const element& v, BodyReader& in) {
   if (nested && in.kind == BodyKind::Batch) return usage_error("\"prompt\" is a list of prompts: write one prompt a line");
   if (!nested) return out.one_prompt = true, take_prompt(key, v, out);
   for (const element item : list) {
-    if (out.prompts.size() == size_t(kMaxChoices)) return too_many(in, key);
+    if (out.prompts.size() == kMaxChoices) return too_many(in, key);
     if (!item.is_string() && !item.is_array())
       return usage_error(fmt::format("\"{}\": item {} must be a string or a list of token ids like the first, not {}", key,
           out.prompts.size(), kind_name(item)));

@@ -126,7 +126,7 @@ Status read_tools(std::string_view key, const element& v, BodyReader& in) {
     if (element kind;
         tool["function"]["parameters"]["type"].get(kind) == SUCCESS && (kind.get(type) != SUCCESS || type != "object"))
       return wanted("parameters", "a schema of type \"object\"", kind);
-    if (std::find(names.begin(), names.end(), name) != names.end())
+    if (std::ranges::find(names, name) != names.end())
       return usage_error(fmt::format("\"{}\": two functions are called {}", key, excerpt(name)));
     if (names.size() == kMaxIdList) return usage_error(fmt::format("\"{}\" has more than {} tools", key, kMaxIdList));
     names.emplace_back(name);

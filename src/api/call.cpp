@@ -83,7 +83,7 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
 std::optional<ApiError> Call::State::settle_lengths() {
   const int64_t least = prepared.request.sampling.min_tokens, most = prepared.request.max_tokens;
   for (const auto& prompt : prepared.prompts) {
-    const int64_t room = served->engine->context_len() - int64_t(prompt.size());
+    const int64_t room = served->engine->context_len() - std::ssize(prompt);
     if (least <= (most < 0 ? room : std::min(room, most)) || scores_only) continue;
     return refused(usage_error(fmt::format("\"min_tokens\" is {}, more than the {} tokens that may come", least,
                        most < 0 ? room : std::min(room, most))),
@@ -94,7 +94,7 @@ std::optional<ApiError> Call::State::settle_lengths() {
 
 int64_t Call::State::prompt_tokens() const {
   int64_t sum = 0;
-  for (const auto& prompt : prepared.prompts) sum += int64_t(prompt.size());
+  for (const auto& prompt : prepared.prompts) sum += std::ssize(prompt);
   return sum;
 }
 

@@ -23,7 +23,7 @@ Generation Call::State::shown(const Generation& generation) const {
 std::string Call::State::end_of_text(const Generation& g) const {
   if (!body.include_stop) return {};
   const auto& ids = body.request.stop_ids;
-  if (g.stopped_by_id >= 0 && names.tokenizer && std::find(ids.begin(), ids.end(), g.stopped_by_id) != ids.end())
+  if (g.stopped_by_id >= 0 && names.tokenizer && std::ranges::find(ids, g.stopped_by_id) != ids.end())
     return detokenize(*names.tokenizer, std::span(&g.stopped_by_id, 1), names.skip_special);
   return g.stopped_by;
 }
@@ -32,7 +32,7 @@ std::string Call::State::end_of_text(const Generation& g) const {
 ordered_json Call::State::stop_reason(const Generation& g) const {
   if (!g.stopped_by.empty()) return g.stopped_by;
   const auto& ids = body.request.stop_ids;
-  if (g.stopped_by_id >= 0 && std::find(ids.begin(), ids.end(), g.stopped_by_id) != ids.end()) return g.stopped_by_id;
+  if (g.stopped_by_id >= 0 && std::ranges::find(ids, g.stopped_by_id) != ids.end()) return g.stopped_by_id;
   if (g.finish == FinishReason::Interrupted) return "interrupted";
   return nullptr;
 }
@@ -67,7 +67,7 @@ ordered_json Call::State::call_json(const ReplyDelta::Call& call, size_t choice,
 ordered_json Call::State::usage_of(const std::vector<const Generation*>& generations) const {
   int64_t completion = 0, cached = 0, thoughts = 0;
   for (size_t i = 0; i < generations.size(); ++i) {
-    completion += int64_t(generations[i]->tokens.size()), thoughts += thought_tokens(*generations[i]);
+    completion += std::ssize(generations[i]->tokens), thoughts += thought_tokens(*generations[i]);
     // Prompts count once, however many samples were drawn from them.
     if (i % size_t(body.samples) == 0) cached += generations[i]->reused_tokens;
   }

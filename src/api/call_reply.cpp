@@ -46,7 +46,7 @@ ordered_json parameters_of(const ordered_json& tool) {
     return {{"type", "object"}, {"properties", ordered_json::object()}};
   ordered_json parameters = function["parameters"];
   const auto has = [&](const char* key) { return parameters.contains(key); };
-  if (std::none_of(kKinds.begin(), kKinds.end(), has)) parameters["type"] = "object";
+  if (std::ranges::none_of(kKinds, has)) parameters["type"] = "object";
   return parameters;
 }
 
@@ -113,7 +113,7 @@ Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
     if (!body.tool_choice_said) body.tool_choice = ToolChoice::Auto;
     fault.param = "tool_choice";
     const auto meant = [&](const ordered_json& tool) { return name_of(tool) == body.tool_name; };
-    if (body.tool_choice == ToolChoice::Named && std::none_of(body.tools.begin(), body.tools.end(), meant))
+    if (body.tool_choice == ToolChoice::Named && std::ranges::none_of(body.tools, meant))
       return usage_error(fmt::format("\"tool_choice\" names {}, which is none of the \"tools\"", excerpt(body.tool_name)));
     fault.param = "tools";
     if (body.tool_choice == ToolChoice::Auto && tool_parser.empty() && !is_harmony(reasoning_parser))

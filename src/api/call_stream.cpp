@@ -158,7 +158,7 @@ std::string Call::ended(size_t index, const Generation& generation) {
   State::Choice& c = s.choices[index];
   if (std::exchange(c.over, true)) return {};
   const Generation g = s.shown(generation);
-  c.tokens = int64_t(g.tokens.size());
+  c.tokens = std::ssize(g.tokens);
   const ChunkWriter writer(s);
   ordered_json choice = writer.choice(index), extra;
   // What the engine held back, in case it might become a stop text, comes with the end.

@@ -22,7 +22,7 @@ Result<std::vector<DrafterOptions>> open_drafters(
   std::vector<DrafterOptions> out;
   for (const std::string& path : paths) {
     const auto same_path = [&](const DrafterOptions& d) { return d.path == path; };
-    if (std::any_of(out.begin(), out.end(), same_path)) continue;
+    if (std::ranges::any_of(out, same_path)) continue;
     const bool meant = said_path ? path == *said_path : paths.size() == 1;
     HUNCH_TRY(const auto file, DrafterFile::open(path, meant && is_drafter_method(said) ? said : std::string_view()));
     for (const DrafterOptions& other : out)

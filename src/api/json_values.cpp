@@ -147,8 +147,7 @@ Result<std::vector<std::string>> texts_value(std::string_view key, const element
     HUNCH_TRY(std::string s, text_value(key, v));
     out.push_back(std::move(s));
   }
-  if (std::find(out.begin(), out.end(), "") != out.end())
-    return usage_error(fmt::format("\"{}\" holds an empty string: leave it out", key));
+  if (std::ranges::find(out, "") != out.end()) return usage_error(fmt::format("\"{}\" holds an empty string: leave it out", key));
   return out;
 }
 

@@ -135,7 +135,7 @@ class Preparer {
 
   Status check_length(const std::vector<int32_t>& ids, size_t number) {
     at(body_.input == Body::Input::Chat ? "messages" : "prompt");
-    const int64_t length = int64_t(ids.size());
+    const int64_t length = std::ssize(ids);
     if (length >= context_) return too_long(std::to_string(length));
     if (body_.limited && body_.request.max_tokens > context_ - length) {
       at("max_tokens");

@@ -44,8 +44,7 @@ std::variant<const ServedModel*, ApiError> ServedModels::find(std::string_view n
   std::string known;
   for (const auto& entry : entries_) {
     const ServedModel& model = entry->model;
-    if (name.empty() || model.id == name || std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end())
-      return &model;
+    if (name.empty() || model.id == name || std::ranges::find(model.aliases, name) != model.aliases.end()) return &model;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", model.id);
   }
   ApiError error =

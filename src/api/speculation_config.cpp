@@ -108,7 +108,7 @@ Result<json> parse_object(std::string_view text) {
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::key && depth == 1) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (std::find(seen.begin(), seen.end(), key) != seen.end() && repeated.empty()) repeated = key;
+      if (std::ranges::find(seen, key) != seen.end() && repeated.empty()) repeated = key;
       seen.push_back(key);
     }
     return true;
@@ -153,8 +153,7 @@ Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeCon
   if (key == "use_heterogeneous_vocab") {
     if (!v.is_boolean()) return wrong(fmt::format("must be true or false, not {}", kind_name(v)));
     const auto& settings = speculation_settings();
-    const auto at =
-        std::find_if(settings.begin(), settings.end(), [](const SpeculationSetting& s) { return s.key == "draft_vocab_mode"; });
+    const auto at = std::ranges::find_if(settings, [](const SpeculationSetting& s) { return s.key == "draft_vocab_mode"; });
     const SettingValue mode = std::string(v.get<bool>() ? "intersection" : "same");
     const auto [said, fresh] = config.values.emplace(size_t(at - settings.begin()), mode);
     if (!fresh && said->second != mode) return wrong("contradicts \"draft_vocab_mode\"; say it once");
@@ -176,17 +175,14 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   for (const auto& [key, v] : object.items()) {
     HUNCH_TRY(const bool taken, take_vllm_key(key, v, config));
     if (taken) continue;
-    const auto at =
-        std::find_if(settings.begin(), settings.end(), [&, name = key](const SpeculationSetting& s) { return s.key == name; });
+    const auto at = std::ranges::find_if(settings, [&, name = key](const SpeculationSetting& s) { return s.key == name; });
     if (at == settings.end()) return unknown_key(key);
     HUNCH_TRY(values[at - settings.begin()], value_of(*at, v));
   }
-  const bool sparse =
-      std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
+  const bool sparse = std::ranges::any_of(values, [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
   if (config.model && sparse && !values.contains(0))
     return usage_error(fmt::format("{}: \"model\" beside keys of self: say which \"method\" is meant", kFlag));
-  const bool verify =
-      std::any_of(values.begin(), values.end(), [&](const auto& v) { return settings[v.first].key.starts_with("verify"); });
+  const bool verify = std::ranges::any_of(values, [&](const auto& v) { return settings[v.first].key.starts_with("verify"); });
   if (!values.contains(0) && !config.model && !(verify && !sparse)) {
     if (!sparse)
       return usage_error(

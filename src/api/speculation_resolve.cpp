@@ -77,7 +77,7 @@ Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& mer
     return usage_error(fmt::format("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}",
         said, said == "self" ? "; self guesses with the target's own weights" : ""));
   if (merged.model) {
-    const auto at = std::find_if(drafters.begin(), drafters.end(), [&](const auto& d) { return d.path == *merged.model; });
+    const auto at = std::ranges::find_if(drafters, [&](const auto& d) { return d.path == *merged.model; });
     if (at == drafters.end())
       return usage_error(
           fmt::format("--speculative-config: \"model\": {} is not loaded; loaded drafters: {}", *merged.model, listed(drafters)));

@@ -34,7 +34,7 @@ std::vector<std::string_view> methods() {
   std::vector<std::string_view> names = registered<Proposer>();
   names.insert(names.begin(), "auto"), names.emplace_back("profile");
   for (const std::string_view method : kDrafterMethods)
-    if (std::find(names.begin(), names.end(), method) == names.end()) names.push_back(method);
+    if (std::ranges::find(names, method) == names.end()) names.push_back(method);
   std::sort(names.begin() + 1, names.end());
   return names;
 }

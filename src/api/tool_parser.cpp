@@ -39,9 +39,7 @@ class OneCall {
   }
 
  private:
-  bool known() const {
-    return !json_.name().empty() && (!names_ || std::find(names_->begin(), names_->end(), json_.name()) != names_->end());
-  }
+  bool known() const { return !json_.name().empty() && (!names_ || std::ranges::find(*names_, json_.name()) != names_->end()); }
   void begin(ReplyDelta& out) {
     begun_ = true;
     raw_ = {};

@@ -59,7 +59,7 @@ inline AttendRequest tree_request(const KvShape& shape, const std::vector<int32_
   request.parents = parents, request.tree_entry = first_entry;
   for (size_t x = 0; x < parents.size(); ++x)
     request.last.push_back(int32_t(first_entry) + int32_t(path_to(parents, int(x)).size()) - 1);
-  request.q = random_queries(shape, int64_t(parents.size()), 21);
+  request.q = random_queries(shape, std::ssize(parents), 21);
   return request;
 }
 inline AttendRequest chain_of(const AttendRequest& tree, const std::vector<int>& path, const KvShape& shape) {

@@ -83,8 +83,9 @@ class Backend {
   // Where ops run after the call: from when what was started so far is done until all is that the next synchronize() waits for.
   virtual void mark() {}
   virtual double since_mark_ms() const { return 0; }  // after that synchronize(); 0: nothing was marked, or it is not known
-  // The device waits for a long list that comes next: its beginning may be started while the rest is listed.
-  virtual void hurry() {}
+  // The device waits for a long list that comes next, of so many sequences: its beginning may be started while the rest is
+  // listed.
+  virtual void hurry(int64_t) {}
   // True where attention reads selected entries where they lie (AttentionRun::index); else policies copy them together once.
   virtual bool selects_in_place() const { return false; }
   virtual size_t memory_bytes() const = 0;                              // that weights and KV may take

@@ -55,7 +55,7 @@ struct Matrix {  // bits: Q4_K too is made of random bits
     std::mt19937 random(5);
     std::uniform_real_distribution<float> uniform(0.001f, 0.01f);
     const int64_t out = tensor.shape[0], in = tensor.shape[1];
-    scales.resize(size_t((out + rows - 1) / rows * ((in + columns - 1) / columns)));
+    scales.resize((out + rows - 1) / rows * ((in + columns - 1) / columns));
     for (float& s : scales) s = uniform(random);
     tensor.scales = {scales.data(), rows, columns};
   }

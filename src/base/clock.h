@@ -13,7 +13,7 @@ inline double ms_since(Clock::time_point start) {
 }
 // The upper one of two in the middle.
 inline double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 

@@ -1,6 +1,8 @@
 // What tests of all folders say of texts and results. A failure names the caller's line.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <source_location>
 #include <string>
 #include <string_view>

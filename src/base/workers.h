@@ -58,7 +58,7 @@ class Workers {
       changed_.wait(lock, [this] { return inside_ == 0; });
       item_ = std::move(item), count_ = count, next_ = 0, done_ = 0, ++loop_;
     }
-    for (int64_t i = 0; i < std::min(woken, int64_t(threads_.size())); ++i) begun_.notify_one();
+    for (int64_t i = 0; i < std::min(woken, std::ssize(threads_)); ++i) begun_.notify_one();
   }
   void take() {
     int64_t done = 0;

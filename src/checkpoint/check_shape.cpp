@@ -187,7 +187,7 @@ Status check_tokenizer(const TokenizerSource& t, const ModelShape& shape, std::s
       return Error{fmt::format("{}: {} {} is outside the vocabulary of {}", source, name, *id, count)};
     return {};
   };
-  const int64_t count = t.tokens.empty() ? shape.vocab_size : int64_t(t.tokens.size());
+  const int64_t count = t.tokens.empty() ? shape.vocab_size : std::ssize(t.tokens);
   HUNCH_OK(check_id("bos token id", t.bos_id, count));
   HUNCH_OK(check_id("eos token id", t.eos_id, count));
   if (!t.token_types.empty() && t.token_types.size() != t.tokens.size())

@@ -200,7 +200,7 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const std::string& folder, const
   for (size_t i = 0; i < shards.files.size(); ++i) {
     HUNCH_TRY(MappedFile file, MappedFile::open(shards.files[i]));
     HUNCH_OK(add_shard(*out, file.bytes(), shards.files[i], shards.where.empty() ? nullptr : &names[i]));
-    std::sort(names[i].begin(), names[i].end());
+    std::ranges::sort(names[i]);
     files.push_back(std::move(file));
   }
   for (const auto& [name, shard] : shards.where)
@@ -223,7 +223,7 @@ Result<std::unique_ptr<Checkpoint>> open_safetensors_file(const std::string& pat
   if (fs::path(path).filename() != "model.safetensors" && fs::exists(folder + "/model.safetensors.index.json", ignored)) {
     HUNCH_TRY(const ShardList shards, list_shards(folder));
     const auto same = [&](const std::string& file) { return fs::path(file).filename() == fs::path(path).filename(); };
-    if (std::any_of(shards.files.begin(), shards.files.end(), same)) return open_folder(folder, shards);
+    if (std::ranges::any_of(shards.files, same)) return open_folder(folder, shards);
   }
   return open_folder(folder, ShardList{{path}, {}});
 }

@@ -96,7 +96,7 @@ Result<std::vector<int32_t>> token_ids(const Fields& fields, const char* key) {
   for (const Json& id : list) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
       return fields.wrong(key, "must be a token id or a list of them");
-    if (std::find(out.begin(), out.end(), id.get<int32_t>()) == out.end()) out.push_back(id.get<int32_t>());
+    if (std::ranges::find(out, id.get<int32_t>()) == out.end()) out.push_back(id.get<int32_t>());
   }
   return out;
 }
@@ -191,7 +191,7 @@ Status read_layer_types(const Fields& config, ModelShape& shape) {
       return config.wrong("layer_types", "only full_attention and sliding_attention are supported");
     windowed.push_back(type == "sliding_attention");
   }
-  const bool any = std::find(windowed.begin(), windowed.end(), 1) != windowed.end();
+  const bool any = std::ranges::find(windowed, 1) != windowed.end();
   if (any && !shape.sliding_window)
     return config.wrong("layer_types", "names sliding_attention, but there is no sliding_window, or use_sliding_window is off");
   if (shape.sliding_window) shape.window_layer = windowed;
@@ -300,7 +300,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
       s.expert_layer[layer.get<size_t>()] = 0;
     }
   }
-  if (std::find(s.expert_layer.begin(), s.expert_layer.end(), 1) == s.expert_layer.end())
+  if (std::ranges::find(s.expert_layer, 1) == s.expert_layer.end())
     s.num_experts = s.experts_per_token = 0, s.expert_ffn = 0, s.expert_layer.clear();
   return {};
 }
@@ -339,7 +339,7 @@ Result<ModelShape> read_shape(const Fields& config) {
   HUNCH_TRY(s.family, config.text("model_type"));
   if (s.family.empty()) return config.wrong("model_type", "missing");
   if (s.family == "llama-nsa") s.family = "nsa";
-  if (std::find(kFamilies.begin(), kFamilies.end(), s.family) == kFamilies.end())
+  if (std::ranges::find(kFamilies, s.family) == kFamilies.end())
     return config.wrong(
         "model_type", fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
   const bool gpt_oss = s.family == "gpt_oss";

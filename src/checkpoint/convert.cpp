@@ -167,7 +167,7 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
     factors_tensor = {
         "rope_freqs.weight",
         DType::F32,
-        {int64_t(factors.size())},
+        {std::ssize(factors)},
         reinterpret_cast<const std::byte*>(factors.data()),
         factors.size() * 4,
     };

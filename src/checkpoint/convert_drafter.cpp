@@ -32,7 +32,7 @@ Status check_storable(const DrafterFile& file) {
     if (t.shape.size() > kMostDims)
       return file.wrong(t.name, fmt::format("{} dimensions, a GGUF file holds {}", t.shape.size(), kMostDims));
     if (t.name.size() > kMostNameBytes) return file.wrong(t.name, "its name is too long for a GGUF file");
-    if (std::find(t.shape.begin(), t.shape.end(), 0) != t.shape.end()) return file.wrong(t.name, "has no elements");
+    if (std::ranges::find(t.shape, 0) != t.shape.end()) return file.wrong(t.name, "has no elements");
   }
   return {};
 }
@@ -71,7 +71,7 @@ Result<ConvertReport> quantise_drafter(const std::string& in, const std::string&
       if (stored == IntegerType::U8 || stored == IntegerType::I64) {
         HUNCH_TRY(const auto values, file->integers(tensor.name));
         const auto fits = [](int64_t value) { return value == int32_t(value); };
-        if (std::all_of(values.begin(), values.end(), fits)) {
+        if (std::ranges::all_of(values, fits)) {
           const auto& table = tables.emplace_back(values.begin(), values.end());
           tensor.data = reinterpret_cast<const std::byte*>(table.data()), tensor.bytes = 4 * table.size();
           stored = IntegerType::I32;

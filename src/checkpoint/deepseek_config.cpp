@@ -26,7 +26,7 @@ void set_expert_layers(ModelShape& s, int dense, int frequency) {
   s.expert_layer.resize(s.layers + s.prediction_layers);
   for (int layer = 0; layer < int(s.expert_layer.size()); ++layer)
     s.expert_layer[layer] = layer >= dense && layer % frequency == 0;
-  if (std::find(s.expert_layer.begin(), s.expert_layer.end(), 1) == s.expert_layer.end())
+  if (std::ranges::find(s.expert_layer, 1) == s.expert_layer.end())
     s.num_experts = s.experts_per_token = 0, s.expert_ffn = s.shared_ffn = 0, s.expert_layer.clear();
 }
 
@@ -101,7 +101,7 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
     return int(n);
   };
   const auto has = [&](std::string_view name) {
-    return std::any_of(file.tensors().begin(), file.tensors().end(), [&](const TensorEntry& t) { return t.name == name; });
+    return std::ranges::any_of(file.tensors(), [&](const TensorEntry& t) { return t.name == name; });
   };
   LatentShape& l = s.latent;
   HUNCH_TRY(l.kv_rank, count("attention.kv_lora_rank", 1, {}));

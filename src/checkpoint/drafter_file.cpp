@@ -37,7 +37,7 @@ Result<ShardList> weights_of(const std::string& folder) {
     if (entry.path().extension() == ".safetensors") tensors.push_back(entry.path().string());
     if (is_pickle(entry.path().string())) pickles.push_back(entry.path().string());
   }
-  std::sort(pickles.begin(), pickles.end());
+  std::ranges::sort(pickles);
   if (tensors.size() == 1) return ShardList{std::move(tensors), {}};
   if (tensors.size() > 1)
     return Error{
@@ -101,7 +101,7 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open_gguf(const std::string& p
           fmt::format("{}; known are {}", stored_method ? quote(*stored_method) : "missing", fmt::join(kDrafterMethods, ", ")));
     if (stored_config->size() > kMostConfigBytes) return gguf.wrong(kDrafterConfigKey, "longer than 16 MiB");
     text = *stored_config, method = *stored_method;
-  } else if (architecture && std::find(kFamilies.begin(), kFamilies.end(), *architecture) != kFamilies.end()) {
+  } else if (architecture && std::ranges::find(kFamilies, *architecture) != kFamilies.end()) {
     method = "draft_model";
   } else {
     return gguf.wrong("general.architecture",

@@ -19,7 +19,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-bool is_family(std::string_view name) { return std::find(kFamilies.begin(), kFamilies.end(), name) != kFamilies.end(); }
+bool is_family(std::string_view name) { return std::ranges::find(kFamilies, name) != kFamilies.end(); }
 
 // The method that a class or type name carries: LlamaForCausalLMEagle3, EagleLlamaForCausalLM, DeepSeekMTPModel, medusa. Empty
 // for the names of plain models.
@@ -34,19 +34,14 @@ std::string_view method_in(std::string_view name) {
 
 }
 
-bool is_drafter_method(std::string_view name) {
-  return std::find(kDrafterMethods.begin(), kDrafterMethods.end(), name) != kDrafterMethods.end();
-}
+bool is_drafter_method(std::string_view name) { return std::ranges::find(kDrafterMethods, name) != kDrafterMethods.end(); }
 
 Result<std::optional<std::string>> detect_drafter_method(
     const JsonConfig& config, const std::vector<std::string_view>& tensor_names) {
   const auto any_tensor = [&](std::string_view part) {
-    return std::any_of(
-        tensor_names.begin(), tensor_names.end(), [&](std::string_view name) { return name.find(part) != name.npos; });
+    return std::ranges::any_of(tensor_names, [&](std::string_view name) { return name.find(part) != name.npos; });
   };
-  const auto has_tensor = [&](std::string_view name) {
-    return std::find(tensor_names.begin(), tensor_names.end(), name) != tensor_names.end();
-  };
+  const auto has_tensor = [&](std::string_view name) { return std::ranges::find(tensor_names, name) != tensor_names.end(); };
   HUNCH_TRY(const auto speculators, config.text("speculators_model_type"));
   HUNCH_TRY(const auto architectures, config.texts("architectures"));
   HUNCH_TRY(const auto model_type, config.text("model_type"));

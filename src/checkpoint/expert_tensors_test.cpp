@@ -62,7 +62,7 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
   const auto down = tiny::values(tiny::kExperts * one, uint32_t(tensors.size()));
   for (size_t e = 0; e < tiny::kExperts; ++e) {
     const auto part = [&](const std::vector<float>& from, size_t at) {
-      return std::vector<float>(from.begin() + at, from.begin() + std::ptrdiff_t(at + one));
+      return std::vector<float>(from.begin() + at, from.begin() + (at + one));
     };
     const auto stored = [&](const char* name) {
       return tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));

@@ -100,7 +100,7 @@ Result<ShardList> list_shards(const std::string& folder) {
     if (!plain_name(name))
       return Error{fmt::format(
           "{}: weight_map: {}: not a plain *.safetensors name in this folder: {}", index, quote(tensor), quote(name))};
-    auto at = std::lower_bound(names.begin(), names.end(), name);
+    auto at = std::ranges::lower_bound(names, name);
     if (at == names.end() || *at != name) names.insert(at, name);
   }
   std::string missing;
@@ -116,7 +116,7 @@ Result<ShardList> list_shards(const std::string& folder) {
   }
   if (!missing.empty()) return Error{fmt::format("{}: missing shards: {}", folder, missing)};
   for (const auto& [tensor, file] : map->items()) {
-    const auto at = std::lower_bound(names.begin(), names.end(), file.get<std::string>());
+    const auto at = std::ranges::lower_bound(names, file.get<std::string>());
     out.where.emplace_back(tensor, size_t(at - names.begin()));
   }
   return out;

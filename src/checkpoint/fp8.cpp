@@ -91,7 +91,7 @@ Result<std::vector<float>> read_fp8_scales(
             : kind == Fp8Scales::Rows ? "one a row"
                                       : "one a block of 128 x 128"));
   std::vector<float> values(rows * columns);
-  dequantise_row(scale.dtype, data, values.data(), int64_t(values.size()));
+  dequantise_row(scale.dtype, data, values.data(), std::ssize(values));
   for (const float value : values)
     if (!std::isfinite(value)) return fail(fmt::format("holds {}", value));
   return values;

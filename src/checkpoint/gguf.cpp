@@ -171,7 +171,7 @@ Status place_tensors(
   if (align_up_overflows(header_end, alignment, &data_start)) return Error{fmt::format("{}: alignment overflows", file_name)};
   std::vector<TensorEntry*> order;
   for (TensorEntry& entry : tensors) order.push_back(&entry);
-  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) { return a->offset < b->offset; });
+  std::ranges::sort(order, [](const TensorEntry* a, const TensorEntry* b) { return a->offset < b->offset; });
   const uint64_t data_bytes = data_start > file_bytes ? 0 : file_bytes - data_start;
   const auto fail = [&](const TensorEntry* entry, std::string_view what) {
     return Error{fmt::format("{}: tensor {}: {}", file_name, quote(entry->name), what)};

@@ -250,7 +250,7 @@ Result<TokenizerSource> read_tokenizer(const GgufFile& file) {
 Result<std::vector<int32_t>> read_eos(const GgufFile& file, const TokenizerSource& t) {
   std::vector<int32_t> out;
   const auto add = [&](int32_t id) {
-    if (std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);
+    if (std::ranges::find(out, id) == out.end()) out.push_back(id);
   };
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     HUNCH_TRY(const auto id, token_id(file, key, t.tokens.size()));
@@ -260,8 +260,7 @@ Result<std::vector<int32_t>> read_eos(const GgufFile& file, const TokenizerSourc
       "<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"};
   if (t.token_types.size() == t.tokens.size())
     for (size_t id = 0; id < t.tokens.size(); ++id)
-      if (t.token_types[id] == 3 && std::find(kEndMarks.begin(), kEndMarks.end(), t.tokens[id]) != kEndMarks.end())
-        add(int32_t(id));
+      if (t.token_types[id] == 3 && std::ranges::find(kEndMarks, t.tokens[id]) != kEndMarks.end()) add(int32_t(id));
   return out;
 }
 
@@ -298,20 +297,20 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
   if (vocab_only && file.tensors().empty()) {
     if (out.tokenizer.tokens.empty()) return file.wrong("tokenizer.ggml.tokens", "missing");
     out.shape.family = *arch;
-    out.shape.vocab_size = int64_t(out.tokenizer.tokens.size());
+    out.shape.vocab_size = std::ssize(out.tokenizer.tokens);
     HUNCH_OK(check_tokenizer(out.tokenizer, out.shape, file.file_name()));
     return out;
   }
   // Not architectures of GGUF files: mistral is written as llama, the others have spellings of their own.
-  const bool known = std::find(kFamilies.begin(), kFamilies.end(), *arch) != kFamilies.end() || *arch == kGgufQwen3Moe ||
-      *arch == kGgufGptOss || *arch == kGgufDeepSeek;
+  const bool known = std::ranges::find(kFamilies, *arch) != kFamilies.end() || *arch == kGgufQwen3Moe || *arch == kGgufGptOss ||
+      *arch == kGgufDeepSeek;
   if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss" || is_deepseek(*arch))
     return file.wrong("general.architecture",
         fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
                     "deepseek2, nsa",
             quote(*arch)));
   if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
-  HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), int64_t(out.tokenizer.tokens.size())));
+  HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), std::ssize(out.tokenizer.tokens)));
   out.shape.eos_ids = eos_ids;
   HUNCH_TRY(out.sampling, read_sampling(file));
   HUNCH_OK(check_shape(out.shape, file.file_name()));

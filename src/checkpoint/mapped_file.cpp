@@ -21,7 +21,7 @@ Error system_error(const char* what, const std::string& path, int code) {
 }
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  if (path.find('\0') != std::string::npos) return Error{"a path may not contain a NUL byte"};
+  if (path.find('\0') != path.npos) return Error{"a path may not contain a NUL byte"};
   // O_NONBLOCK: a FIFO without a writer must give an error, not a hang.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error("cannot open the file", path, errno);

@@ -81,7 +81,7 @@ Status read_words(const JsonConfig& config, NsaShape& s) {
 Result<NsaShape> read_object(const JsonConfig& config, const std::string& text) {
   const auto given = nlohmann::json::parse(text);
   for (const auto& item : given.items())
-    if (std::find(kKeys.begin(), kKeys.end(), item.key()) == kKeys.end())
+    if (std::ranges::find(kKeys, item.key()) == kKeys.end())
       return config.wrong("nsa", fmt::format("unknown key {}", quote(item.key())));
   HUNCH_TRY(const auto variant, config.text("nsa.variant"));
   if (!variant || (*variant != "std" && *variant != "fla"))

@@ -23,7 +23,7 @@ std::vector<std::byte> from_hex(const std::string& hex) {
 double relative_rms(const std::vector<float>& x, DType dtype) {
   const tiny::Bytes packed = tiny::encoded(dtype, x);
   std::vector<float> back(x.size());
-  dequantise_row(dtype, packed.data(), back.data(), int64_t(x.size()));
+  dequantise_row(dtype, packed.data(), back.data(), std::ssize(x));
   double off = 0, all = 0;
   for (size_t i = 0; i < x.size(); ++i) off += std::pow(double(back[i]) - x[i], 2), all += std::pow(double(x[i]), 2);
   return std::sqrt(off / all);
@@ -51,7 +51,7 @@ TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
   EXPECT_EQ(all.size(), 5u);
   for (const auto& [dtype, blocks, expected] : all) {
     std::vector<float> values(expected.size());
-    dequantise_row(dtype, blocks.data(), values.data(), int64_t(values.size()));
+    dequantise_row(dtype, blocks.data(), values.data(), std::ssize(values));
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), 4 * expected.size()), 0) << dtype_info(dtype).name;
   }
 }

@@ -93,7 +93,7 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
 Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start, uint64_t file_bytes, std::string_view file) {
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& entry : entries) order.push_back(&entry);
-  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+  std::ranges::sort(order, [](const TensorEntry* a, const TensorEntry* b) {
     return a->offset != b->offset ? a->offset < b->offset : a->bytes < b->bytes;
   });
   uint64_t at = data_start;

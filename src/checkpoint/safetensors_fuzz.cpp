@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   texts.config = split;
   if (const auto opened = open_safetensors_bytes(bytes, texts, "fuzz"); opened.ok())
     for (const Tensor& tensor : (*opened.value()).tensors()) {
-      std::vector<float> row(size_t(tensor.shape.back()));
+      std::vector<float> row(tensor.shape.back());
       if (tensor.shape.size() == 2) dequantise_row(tensor, tensor.shape.front() - 1, row.data());
     }
   if (const auto entries = parse_safetensors(bytes, "fuzz"); entries.ok())

@@ -65,7 +65,7 @@ tiny::Bytes filled(std::vector<Entry>& entries) {
 }
 
 Entry& at(std::vector<Entry>& all, std::string_view end) {
-  return *std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name.ends_with(end); });
+  return *std::ranges::find_if(all, [&](const Entry& e) { return e.name.ends_with(end); });
 }
 
 TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {

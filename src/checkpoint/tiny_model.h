@@ -115,14 +115,14 @@ inline std::vector<float> values(size_t count, uint32_t seed) {
 
 inline Bytes encoded(DType dtype, const std::vector<float>& values) {
   Bytes out(dtype_bytes(dtype, values.size()));
-  quantise_row(dtype, values.data(), out.data(), int64_t(values.size()));
+  quantise_row(dtype, values.data(), out.data(), std::ssize(values));
   return out;
 }
 
 // What a tensor of a file holds.
 inline std::vector<float> values_of(const Tensor& tensor) {
   std::vector<float> out(elements(tensor.shape));
-  dequantise_row(tensor.dtype, tensor.data, out.data(), int64_t(out.size()));
+  dequantise_row(tensor.dtype, tensor.data, out.data(), std::ssize(out));
   return out;
 }
 

@@ -117,7 +117,7 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   t.chat_template = hf.chat_template;
   const Json config = Json::parse(hf.tokenizer_config_json.empty() ? "{}" : hf.tokenizer_config_json, nullptr, false);
   if (const std::string padding = token_text(config, "pad_token"); !padding.empty()) {
-    const auto at = std::find(t.tokens.begin(), t.tokens.end(), padding);
+    const auto at = std::ranges::find(t.tokens, padding);
     if (at != t.tokens.end()) out.padding_id = int32_t(at - t.tokens.begin());
   }
   return out;

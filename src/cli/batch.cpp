@@ -1,14 +1,14 @@
 // hunch batch: a file of requests, many at once, to a file of answers. Interrupted runs go on where they stopped.
 #include <fmt/format.h>
 
-#include <chrono>
-
+#include "base/clock.h"
 #include "cli/batch_run.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/request_flags.h"
 #include "cli/serving_flags.h"
+#include "engine/parts.h"
 
 namespace hunch {
 namespace {
@@ -61,8 +61,7 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   HUNCH_OK(keeps(flags.input, flags.model.trace));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   apply_serving_flags(flags.serving, options);
-  const int in_flight = kInFlightPerSeat * options.max_num_seqs;
-  options.max_waiting = in_flight + kMaxSamples;
+  options.max_waiting = 1 << 30;  // BatchRun has a bound of its own
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
   HUNCH_TRY(const auto chat_template, chat_template_text(flags.chat_template));
@@ -80,12 +79,12 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
 
   const Request defaults = request_of(flags.sampling, speculation);
   const InterruptScope interrupts;
-  const auto start = std::chrono::steady_clock::now();
-  BatchRun run(*engine, *input, *output, defaults, ChatPrompts(*engine, chat_template, std::move(kwargs)), in_flight);
+  const auto start = Clock::now();
+  BatchRun run(*engine, *input, *output, defaults, ChatPrompts(*engine, chat_template, std::move(kwargs)),
+      kInFlightPerSeat * engine->parts().limits.max_seqs);
   run.run(interrupts, progress);
   const Result<int> code = conclude(run, flags, *input, *output, interrupts);
-  if (flags.stats)
-    print_stats(*engine, run.counts(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  if (flags.stats) print_stats(*engine, run.counts(), ms_since(start) / 1000);
   return code;
 }
 

@@ -163,7 +163,7 @@ Status BatchOutput::read_earlier(const std::string& path) {
     std::string_view rest(block.data(), size_t(n));
     for (size_t newline; (newline = rest.find('\n')) != rest.npos; ++number) {
       line += rest.substr(0, newline);
-      whole += int64_t(line.size()) + 1;
+      whole += std::ssize(line) + 1;
       if (!take_earlier(line).ok()) return foreign(number);
       line.clear();
       rest.remove_prefix(newline + 1);

@@ -263,7 +263,7 @@ class LlamaBench {
       note(fmt::format("{}: no row with speculation, since there is no text before it; give -d", test.name()));
       return {};
     }
-    if (int64_t(text_ids_.size()) < test.n_depth)
+    if (std::ssize(text_ids_) < test.n_depth)
       return usage_error(fmt::format("{} holds {} tokens, -d asks for {}", *flags_.text_file, text_ids_.size(), test.n_depth));
     Request request;
     request.prompt.assign(text_ids_.end() - test.n_depth, text_ids_.end());

@@ -93,8 +93,8 @@ class Accept {
     std::vector<int64_t> contexts = flags_.contexts;
     if (contexts.empty()) {
       for (const BenchPrompt& p : all)
-        if (std::find(contexts.begin(), contexts.end(), p.context) == contexts.end()) contexts.push_back(p.context);
-      std::sort(contexts.begin(), contexts.end());
+        if (std::ranges::find(contexts, p.context) == contexts.end()) contexts.push_back(p.context);
+      std::ranges::sort(contexts);
     }
     for (int64_t context : contexts) {
       std::vector<BenchPrompt> prompts;
@@ -128,7 +128,7 @@ class Accept {
         if (interrupts_.stopped()) return {};
       }
     }
-    for (const Cell& cell : out) emit(context, int64_t(prompts[0].ids.size()), cell);
+    for (const Cell& cell : out) emit(context, std::ssize(prompts[0].ids), cell);
     return {};
   }
 
@@ -265,8 +265,8 @@ Status settle(AcceptFlags& flags, EngineOptions& options) {
   for (const std::string& policy : flags.policies) {
     HUNCH_TRY(const SpeculationOptions speculation, named_policy(policy));
     // The prediction module lies in the model's own checkpoint, unless a path says otherwise.
-    const bool loaded = std::any_of(options.drafters.begin(), options.drafters.end(),
-        [&](const DrafterOptions& d) { return d.method == speculation.proposer; });
+    const bool loaded =
+        std::ranges::any_of(options.drafters, [&](const DrafterOptions& d) { return d.method == speculation.proposer; });
     if (speculation.proposer == "mtp" && !loaded) options.drafters.push_back({.method = "mtp"});
     module |= speculation.proposer == "mtp";
     HUNCH_OK(check_drafter(speculation.proposer, options.drafters));

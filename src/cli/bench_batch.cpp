@@ -42,7 +42,7 @@ struct Level {
   double decode_ms = 0;  // the longest time from a request's first token to its last
   int64_t tokens = 0;
   // Of decoding: first tokens come with the prompts. What one request waits for another's prompt counts, too.
-  double decode_ts() const { return double(tokens - int64_t(first_ms.size())) * 1e3 / std::max(1e-6, decode_ms); }
+  double decode_ts() const { return double(tokens - std::ssize(first_ms)) * 1e3 / std::max(1e-6, decode_ms); }
   Generation sums;
 };
 
@@ -86,10 +86,10 @@ class BatchBench {
   // All of one length, which takes the place of -p; each prefilled, so that what is timed finds its entries, a drafter's too.
   Status read_file_of_prompts() {
     HUNCH_TRY(auto all, read_prompts(engine_.tokenizer(), *flags_.prompt_file, flags_.contexts));
-    const int64_t gen = *std::max_element(flags_.gens.begin(), flags_.gens.end());
+    const int64_t gen = *std::ranges::max_element(flags_.gens);
     dealt_ = dealt(std::move(all), 0, engine_.context_len() - gen - kSlack);
-    length_ = int64_t(dealt_[0].ids.size());
-    for (int64_t i = 0; i < int64_t(dealt_.size()) && !interrupts_.stopped(); ++i) {
+    length_ = std::ssize(dealt_[0].ids);
+    for (int64_t i = 0; i < std::ssize(dealt_) && !interrupts_.stopped(); ++i) {
       const auto prefilled = level(length_, 2, 1, speculation_, 1, i);
       if (!prefilled.ok()) return prefilled.error();
     }
@@ -106,9 +106,9 @@ class BatchBench {
         out[i] = int32_t((uint64_t(i + 1) * 2654435761u + uint64_t(own) * 40503u) % uint64_t(vocab));
       return out;
     }
-    const int64_t size = int64_t(text_.size());
+    const int64_t size = std::ssize(text_);
     if (size < length) return usage_error(fmt::format("{} holds {} tokens, -p asks for {}", *flags_.text_file, size, length));
-    const int64_t most = *std::max_element(flags_.parallel.begin(), flags_.parallel.end());
+    const int64_t most = *std::ranges::max_element(flags_.parallel);
     const int64_t start = own * (size - length) / std::max<int64_t>(1, most - 1);
     std::copy_n(text_.begin() + std::min(start, size - length), length, out.begin());
     return out;
@@ -153,12 +153,12 @@ class BatchBench {
     out.total_ms = ms_since(start);
     for (auto& stream : streams) {
       HUNCH_TRY(const Generation g, stream->result());
-      out.tokens += int64_t(g.tokens.size());
+      out.tokens += std::ssize(g.tokens);
       out.per_request_ts.push_back(g.tokens_per_second());
       out.decode_ms = std::max(out.decode_ms, g.milliseconds.first_to_last_token);
       add_counts(g, out.sums);
     }
-    out.prompt_ms = out.first_ms.empty() ? 0 : *std::max_element(out.first_ms.begin(), out.first_ms.end());
+    out.prompt_ms = out.first_ms.empty() ? 0 : *std::ranges::max_element(out.first_ms);
     return out;
   }
 
@@ -197,7 +197,7 @@ class BatchBench {
   void print(int64_t prompt, int64_t gen, int64_t parallel, const Level& level, const std::vector<int64_t>& samples,
       const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
       const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
-    std::sort(first.begin(), first.end());
+    std::ranges::sort(first);
     const Generation& sums = level.sums;
     ordered_json extra = {{"n_parallel", parallel}, {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
         {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))}, {"shared_prompt", flags_.shared},
@@ -279,15 +279,15 @@ Result<int> bench_batch_command(Arguments arguments) {
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
-  const int64_t most = *std::max_element(flags.parallel.begin(), flags.parallel.end());
-  const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end()) +
-      *std::max_element(flags.gens.begin(), flags.gens.end()) + kSlack;
+  const int64_t most = *std::ranges::max_element(flags.parallel);
+  const int64_t length = *std::ranges::max_element(flags.prompts) + *std::ranges::max_element(flags.gens) + kSlack;
   options.max_num_seqs = int(most);
   if (options.context_len == 0 && !flags.prompt_file) options.context_len = length;  // a file's prompts: the model's own
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
+  const EngineParts& parts = engine->parts();
   BatchBench bench(
-      *engine, flags, speculation, engine_fields(*engine, options.model, engine->parts().limits.rows, options.chunk_len));
+      *engine, flags, speculation, engine_fields(*engine, options.model, parts.limits.rows, parts.options.chunk_len));
   HUNCH_OK(bench.run());
   return bench.exit_code();
 }

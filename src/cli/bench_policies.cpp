@@ -56,7 +56,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
       o.layer_step = int(step);
     } else if (w.starts_with("skip")) {
       o.draft_skip_layers = w.substr(4);
-      std::replace(o.draft_skip_layers.begin(), o.draft_skip_layers.end(), '.', ',');
+      std::ranges::replace(o.draft_skip_layers, '.', ',');
       HUNCH_OK(skipped_layers(o.draft_skip_layers, 1 << 20));
     } else if (w == "lookup") {
       o.self_lookup = "ngram";

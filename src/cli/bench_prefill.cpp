@@ -108,10 +108,10 @@ Result<int> bench_prefill_command(Arguments arguments) {
   if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
   HUNCH_TRY(auto options, engine_options(flags.model));
-  const int64_t length = *std::max_element(flags.prompts.begin(), flags.prompts.end());
+  const int64_t length = *std::ranges::max_element(flags.prompts);
   options.context_len = (length + 63) / 64 * 64;
   options.max_num_seqs = 1;
-  options.chunk_len = int(std::min(length, *std::max_element(flags.chunks.begin(), flags.chunks.end())));
+  options.chunk_len = int(std::min(length, *std::ranges::max_element(flags.chunks)));
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
   HUNCH_TRY(auto table, measure(*engine, flags));

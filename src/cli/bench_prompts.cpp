@@ -27,7 +27,7 @@ Result<std::vector<BenchPrompt>> read_prompts(
     BenchPrompt prompt;
     if (object.contains("kind") && object["kind"].is_string()) prompt.kind = object["kind"].get<std::string>();
     if (object.contains("context") && object["context"].is_number_integer()) prompt.context = object["context"].get<int64_t>();
-    if (!contexts.empty() && std::find(contexts.begin(), contexts.end(), prompt.context) == contexts.end()) continue;
+    if (!contexts.empty() && std::ranges::find(contexts, prompt.context) == contexts.end()) continue;
     HUNCH_TRY(prompt.ids, tokenizer.encode(object["text"].get_ref<const std::string&>()));
     out.push_back(std::move(prompt));
   }
@@ -48,9 +48,9 @@ std::vector<BenchPrompt> dealt(std::vector<BenchPrompt> prompts, int64_t most, i
     for (const std::string& kind : kinds)
       if (turn < by_kind[kind].size()) out.push_back(by_kind[kind][turn]), ++taken;
   }
-  if (most > 0 && int64_t(out.size()) > most) out.resize(most);
+  if (most > 0 && std::ssize(out) > most) out.resize(most);
   int64_t shortest = room;
-  for (const BenchPrompt& p : out) shortest = std::min(shortest, int64_t(p.ids.size()));
+  for (const BenchPrompt& p : out) shortest = std::min(shortest, std::ssize(p.ids));
   for (BenchPrompt& p : out) p.ids.erase(p.ids.begin(), p.ids.end() - shortest);
   return out;
 }

@@ -58,7 +58,7 @@ Result<BenchTable> bench_start(const std::string& model, int threads) {
     HUNCH_TRY(const double ms, start_once(model, threads));
     if (i > 0) times.push_back(ms);  // the first one warms the file cache
   }
-  std::sort(times.begin(), times.end());
+  std::ranges::sort(times);
   return BenchTable{"start", "From the start of the program to its first token (short prompt, warm file cache)",
       {{{"runs", kStarts}, {"median_ms", times[times.size() / 2]}, {"least_ms", times.front()}, {"most_ms", times.back()}}}, ""};
 }

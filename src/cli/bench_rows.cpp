@@ -70,7 +70,7 @@ std::vector<Column> columns(const std::vector<std::string>& optional) {
 
 std::string padded(const std::string& text, int width) {
   // The sign of plus-minus is two bytes and one column.
-  const int columns = int(text.size()) - int(text.find("±") != std::string::npos);
+  const int columns = int(text.size()) - int(text.find("±") != text.npos);
   const std::string space(size_t(std::max(0, std::abs(width) - columns)), ' ');
   return width < 0 ? text + space : space + text;
 }

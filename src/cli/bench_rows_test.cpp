@@ -81,7 +81,7 @@ TEST(BenchRows, JsonIsAnArrayWhateverTheNumberOfRows) {
 TEST(BenchRows, JsonLinesAreOneObjectALine) {
   RowPrinter printer(RowFormat::JsonLines, {});
   const auto out = printer.row(a_row()) + printer.end();
-  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 1);
+  EXPECT_EQ(std::ranges::count(out, '\n'), 1);
   EXPECT_EQ(ordered_json::parse(out, nullptr, false)["drafter"], "self");
 }
 
@@ -100,7 +100,7 @@ TEST(BenchRows, MarkdownLinesUpAndHasTheOptionalColumns) {
   for (size_t at = 0; at < out.size();) {
     const size_t end = out.find('\n', at);
     const std::string line = out.substr(at, end - at);
-    widths.push_back(line.size() - (line.find("±") != std::string::npos));
+    widths.push_back(line.size() - (line.find("±") != line.npos));
     at = end + 1;
   }
   EXPECT_EQ(widths, std::vector<size_t>(3, widths[0])) << out;

@@ -23,7 +23,7 @@ constexpr size_t kCeilingBytes = size_t(1) << 30;  // far past any cache
 constexpr int kCeilingRepeats = 7;
 
 bool wanted(const BenchFlags& flags, std::string_view section) {
-  return flags.only.empty() || std::find(flags.only.begin(), flags.only.end(), section) != flags.only.end();
+  return flags.only.empty() || std::ranges::find(flags.only, section) != flags.only.end();
 }
 
 std::string cell(const ordered_json& v) {

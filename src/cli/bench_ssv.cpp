@@ -132,7 +132,7 @@ class SsvBench {
       const size_t length = std::max<size_t>(1, std::max(exact.size(), g.tokens.size()));
       const auto differs = std::mismatch(g.tokens.begin(), g.tokens.end(), exact.begin(), exact.end());
       out.agreed += g.tokens == exact ? 1 : double(differs.first - g.tokens.begin()) / double(length);
-      ++out.streams, out.identical += g.tokens == exact, out.tokens += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1);
+      ++out.streams, out.identical += g.tokens == exact, out.tokens += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
       if (question.asks) ++out.asked, out.right += question.asks->answered_by(g.text);
       add_counts(g, out.sums);
     }
@@ -168,7 +168,7 @@ class SsvBench {
       if (i >= 0) ms[i % 2].push_back(ms_since(start));
       run->rewind(depth);
     }
-    for (auto& times : ms) std::sort(times.begin(), times.end());
+    for (auto& times : ms) std::ranges::sort(times);
     const double own = ms[0][ms[0].size() / 2], reused = ms[1][ms[1].size() / 2];
     out_["choosing"].push_back({
         {"context", depth},

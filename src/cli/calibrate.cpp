@@ -21,7 +21,7 @@ Status watch_text(
   options.record = &record;
   const auto check = make_check(parts, std::move(options));
   const size_t before = text.size() - std::min(text.size(), size_t(kWatched));
-  HUNCH_TRY(const auto run, TokenRun::make(parts, int64_t(text.size())));
+  HUNCH_TRY(const auto run, TokenRun::make(parts, std::ssize(text)));
   check->open(run->sequence());
   run->feed(text.first(before), parts.options.chunk_len, TokenRun::Logits::None);
   run->feed(text.subspan(before), rows, TokenRun::Logits::None, {}, check.get());

@@ -39,7 +39,7 @@ struct Tally {
   std::vector<int64_t> drafted_at, accepted_at;
 
   void add(const Generation& g) {
-    steps += std::max<int64_t>(0, int64_t(g.tokens.size()) - 1), rounds += g.rounds, accepted += g.accepted;
+    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1), rounds += g.rounds, accepted += g.accepted;
     ms += g.milliseconds.first_to_last_token, kv_bytes += double(g.kv_bytes_read);
     const size_t gamma = std::max(drafted_at.size(), g.drafted_by_position.size());
     drafted_at.resize(gamma), accepted_at.resize(gamma);
@@ -150,7 +150,7 @@ class Demo {
 
   // Prints an answer with its verdict; whether it is right.
   bool answer(const BookQuestion& question, std::string text) {
-    std::replace(text.begin(), text.end(), '\n', ' ');
+    std::ranges::replace(text, '\n', ' ');
     const bool right = question.answered_by(text);
     say("    {}  {}\n", wrapped(text, 66, 4), right ? paint_.green("right") : paint_.red("WRONG"));
     return right;
@@ -208,7 +208,7 @@ Result<int> demo(const DemoFlags& flags) {
   HUNCH_TRY(const auto book, fit_demo_book(engine->tokenizer(), std::min(room, flags.tokens.value_or(kBookTokens)), kBookSeed));
   HUNCH_TRY(const auto ids, engine->tokenizer().encode(book.text()));
   const Paint paint{color_wanted(flags.color, stdout_is_terminal())};
-  return Demo(*engine, progress, paint, flags.seed.value_or(7)).show(book, int64_t(ids.size()));
+  return Demo(*engine, progress, paint, flags.seed.value_or(7)).show(book, std::ssize(ids));
 }
 
 }

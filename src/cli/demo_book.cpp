@@ -58,7 +58,7 @@ std::string BookRecord::text() const {
 }
 
 bool BookQuestion::answered_by(const std::string& answer) const {
-  return std::all_of(facts.begin(), facts.end(), [&](const std::string& fact) { return answer.find(fact) != std::string::npos; });
+  return std::ranges::all_of(facts, [&](const std::string& fact) { return answer.find(fact) != answer.npos; });
 }
 
 DemoBook make_demo_book(int num_records, uint64_t seed) {
@@ -113,7 +113,7 @@ Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, u
   for (int step = 0; step < 12; ++step) {
     DemoBook book = make_demo_book(num_records, seed);
     HUNCH_TRY(const auto ids, tokenizer.encode(book.ask(book.questions.back().text)));
-    const int64_t length = int64_t(ids.size()), per_record = std::max<int64_t>(1, length / num_records);
+    const int64_t length = std::ssize(ids), per_record = std::max<int64_t>(1, length / num_records);
     if (length <= max_tokens && length + 2 * per_record > max_tokens) return book;
     if (length <= max_tokens && step >= 10) return book;
     const int64_t least = length - (num_records - 16) * per_record;

@@ -67,7 +67,7 @@ class Eval {
   Status perplexity() {
     HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
     HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
-    const int64_t length = int64_t(ids.size());
+    const int64_t length = std::ssize(ids);
     const int64_t longest = std::min(length, engine_.context_len());
     HUNCH_TRY(const auto contexts, contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, longest));
     for (const int64_t context : contexts) {
@@ -83,7 +83,7 @@ class Eval {
         run->feed(window.first(first_scored - 1), chunk(), TokenRun::Logits::None);
         const auto scored = window.subspan(first_scored - 1);
         run->feed(scored, chunk(), TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
-          for (int64_t row = 0; row < logits.extent[0] && first + row + 1 < int64_t(scored.size()); ++row) {
+          for (int64_t row = 0; row < logits.extent[0] && first + row + 1 < std::ssize(scored); ++row) {
             const double lp = log_probability(logits[row], scored[first + row + 1]);
             sum += lp, squares += lp * lp, ++count;
           }
@@ -107,7 +107,7 @@ class Eval {
   Status verify() {
     HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
     HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
-    const int64_t most = std::min(int64_t(ids.size()), engine_.context_len());
+    const int64_t most = std::min(std::ssize(ids), engine_.context_len());
     HUNCH_TRY(const auto contexts, contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most));
     for (const int64_t context : contexts) {
       const VerifyEval how{

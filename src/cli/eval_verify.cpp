@@ -21,7 +21,7 @@ using Logits = std::vector<std::vector<float>>;  // log-probabilities of the sco
 
 void log_softmax(View<const float, 1> logits, std::vector<float>& out) {
   out.assign(logits.data, logits.data + logits.extent[0]);
-  const float most = *std::max_element(out.begin(), out.end());
+  const float most = *std::ranges::max_element(out);
   double sum = 0;
   for (const float x : out) sum += std::exp(double(x) - double(most));
   const float lse = most + float(std::log(sum));
@@ -39,11 +39,11 @@ struct Differences {
       divergence += a * (double(p[i]) - double(q[i])), apart += std::fabs(a - b);
     }
     kl.push_back(std::max(0.0, divergence)), tv += apart / 2;
-    same_best += std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();
+    same_best += std::ranges::max_element(p) - p.begin() == std::ranges::max_element(q) - q.begin();
     nats -= double(q[next]), nats_exact -= double(p[next]);
   }
   ordered_json row() {
-    std::sort(kl.begin(), kl.end());
+    std::ranges::sort(kl);
     const double n = double(kl.size());
     double sum = 0, squares = 0;
     for (const double x : kl) sum += x, squares += x * x;
@@ -62,7 +62,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   EngineParts& parts = engine.parts();
   const SparseVerification& sparse = speculation.sparse;
   if (!sparse.on) return usage_error("hunch eval verify measures sparse checks: say --verify sparse");
-  const int64_t windows = std::min(how.windows, int64_t(text.size()) / how.context);
+  const int64_t windows = std::min(how.windows, std::ssize(text) / how.context);
   if (windows < 1 || how.scored >= how.context)
     return usage_error(
         fmt::format("windows of {} tokens of which {} are scored: the text has {}", how.context, how.scored, text.size()));
@@ -95,13 +95,13 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
         check->open(run->sequence());
         run->rewind(prompt);
         start = Clock::now(), comparing_ms = 0;
-        for (int64_t at = 0; at < int64_t(scored.size()); at += how.rows) {
+        for (int64_t at = 0; at < std::ssize(scored); at += how.rows) {
           const auto step = scored.subspan(at, std::min(size_t(how.rows), scored.size() - size_t(at)));
           run->feed(
               step, how.rows, TokenRun::Logits::All,
               [&](int64_t first, View<const float, 2> logits) {
                 const auto compared = Clock::now();
-                for (int64_t row = 0; row < logits.extent[0] && at + first + row + 1 < int64_t(scored.size()); ++row) {
+                for (int64_t row = 0; row < logits.extent[0] && at + first + row + 1 < std::ssize(scored); ++row) {
                   log_softmax(logits[row], own);
                   (stays ? left : instant).add(exact[at + first + row], own, scored[at + first + row + 1]);
                 }
@@ -143,7 +143,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   row.update(left.row());
   row["exact_kv"] = instant.row();
   if (asked > 0) {
-    std::sort(first_difference.begin(), first_difference.end());
+    std::ranges::sort(first_difference);
     row["greedy"] = {
         {"prompts", asked},
         {"tokens", how.free_tokens},

@@ -55,7 +55,7 @@ void FlagSet::ignore(Names names, Arity arity, Names values) {
   Flag flag;
   flag.names = std::move(names), flag.arity = arity, flag.values = std::move(values), flag.listed = false;
   flag.set = [this](std::string_view name, std::string_view) {
-    if (std::find(ignored_.begin(), ignored_.end(), name) == ignored_.end()) ignored_.emplace_back(name);
+    if (std::ranges::find(ignored_, name) == ignored_.end()) ignored_.emplace_back(name);
     return Status();
   };
   flags_.push_back(std::move(flag));
@@ -67,7 +67,7 @@ void FlagSet::positional(std::string_view name, bool required, std::string help,
 
 const FlagSet::Flag* FlagSet::find(std::string_view name) const {
   for (const Flag& flag : flags_)
-    if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return &flag;
+    if (std::ranges::find(flag.names, name) != flag.names.end()) return &flag;
   return nullptr;
 }
 
@@ -102,8 +102,7 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
       return usage_error(fmt::format(
           "{} needs a value{}", name, flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name)));
     text = arguments[at + 1], taken = 2;
-  } else if (flag->arity == Arity::Optional && more &&
-      std::find(flag->values.begin(), flag->values.end(), arguments[at + 1]) != flag->values.end()) {
+  } else if (flag->arity == Arity::Optional && more && std::ranges::find(flag->values, arguments[at + 1]) != flag->values.end()) {
     text = arguments[at + 1], taken = 2;
   }
   HUNCH_OK(flag->set(name, text));
@@ -195,7 +194,7 @@ std::string FlagSet::help() const {
   // Groups in the order in which they first occur, whatever was added between.
   std::vector<std::string> groups;
   for (const Flag& flag : flags_)
-    if (flag.listed && std::find(groups.begin(), groups.end(), flag.group) == groups.end()) groups.push_back(flag.group);
+    if (flag.listed && std::ranges::find(groups, flag.group) == groups.end()) groups.push_back(flag.group);
   for (const std::string& group : groups) {
     out += "\n" + group + "\n";
     for (const Flag& flag : flags_)

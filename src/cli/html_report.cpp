@@ -117,8 +117,7 @@ class Page {
         "ratio_to_peer", "perplexity", "accuracy", "lossless"};
     std::vector<std::string> used;
     for (const char* key : kColumns)
-      if (std::any_of(rows_.begin(), rows_.end(), [&](const ordered_json& row) { return row.contains(key); }))
-        used.emplace_back(key);
+      if (std::ranges::any_of(rows_, [&](const ordered_json& row) { return row.contains(key); })) used.emplace_back(key);
     std::string out = "<div class=\"table\"><table>\n<tr>";
     for (const std::string& key : used) out += "<th>" + html_escaped(key) + "</th>";
     out += "</tr>\n";
@@ -225,7 +224,7 @@ Result<std::vector<ordered_json>> result_rows(std::string_view text, const std::
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
     ordered_json value = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (value.is_discarded()) return Error{fmt::format("{}: line {} is not JSON", name, number)};
     HUNCH_OK(take(std::move(value), fmt::format("{}: line {}", name, number)));

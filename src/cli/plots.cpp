@@ -86,7 +86,7 @@ std::string svg(const LinePlot& plot) {
     for (const auto& [px, py] : s.points)
       if (std::isfinite(px) && std::isfinite(py) && (!plot.log_x || px > 0)) xs.push_back(px), most = std::max(most, py);
   if (xs.empty()) return "";
-  std::sort(xs.begin(), xs.end());
+  std::ranges::sort(xs);
   xs.erase(std::unique(xs.begin(), xs.end()), xs.end());
   x.least = xs.front(), x.most = xs.back();
   const double step = plot.share ? 0.25 : nice_step(most > 0 ? most : 1);
@@ -114,7 +114,7 @@ std::string svg(const LinePlot& plot) {
     auto points = plot.series[i].points;
     std::erase_if(points,
         [&](const auto& p) { return !std::isfinite(p.first) || !std::isfinite(p.second) || (plot.log_x && p.first <= 0); });
-    std::sort(points.begin(), points.end());
+    std::ranges::sort(points);
     std::string path, dots;
     for (const auto& [px, py] : points) {
       path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x.at(px), y.at(py));

@@ -33,7 +33,7 @@ std::string lossless_text(const Generation& g) {
 
 double Report::plain_kv_bytes_per_token() const {
   // The first token comes out of the prompt's own pass; token i of the rest reads the prompt and the i before it, in whole pages.
-  const int64_t steps = int64_t(generation.tokens.size()) - 1;
+  const int64_t steps = std::ssize(generation.tokens) - 1;
   if (steps < 1) return 0;
   double pages = 0;
   for (int64_t i = 1; i <= steps; ++i) pages += double((generation.prompt_tokens + i + kPageLen - 1) / kPageLen);

@@ -141,7 +141,7 @@ class Tune {
     for (std::vector<int32_t>& ids : texts) {
       const int64_t room = engine_.context_len() - *flags_.sampling.max_tokens - kLong - 1;
       if (room < 1) return usage_error("the context has no room for a prompt: lower -n or raise -c");
-      if (int64_t(ids.size()) > room) ids.erase(ids.begin(), ids.end() - room);  // the end is what is continued
+      if (std::ssize(ids) > room) ids.erase(ids.begin(), ids.end() - room);  // the end is what is continued
       if (!ids.empty()) prompts_.push_back(std::move(ids));
     }
     longest_ = std::min(kLong, engine_.parts().options.max_draft);
@@ -166,7 +166,7 @@ class Tune {
         if (interrupts_.stopped()) return out;
         Trial& trial = out[i];
         trial.rounds += g.rounds, trial.accepted += g.accepted;
-        trial.tokens += int64_t(g.tokens.size()) - 1, trial.ms += g.milliseconds.first_to_last_token;
+        trial.tokens += std::ssize(g.tokens) - 1, trial.ms += g.milliseconds.first_to_last_token;
         add(g, trial.seen[g.prompt_tokens]);
       }
     return out;
@@ -228,7 +228,7 @@ class Tune {
 Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std::string& path, int64_t most) {
   HUNCH_TRY(const std::string text, read_text_file(path));
   std::vector<std::string> texts;
-  for (size_t at = 0; at < text.size() && int64_t(texts.size()) < most;) {
+  for (size_t at = 0; at < text.size() && std::ssize(texts) < most;) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const json object = json::parse(text.begin() + at, text.begin() + end, nullptr, false);
     at = end + 1;

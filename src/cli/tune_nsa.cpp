@@ -85,10 +85,9 @@ class StrategyTrials {
           if (interrupts_.stopped()) return all;
           if (strategy.tokens_per_second > 0) all.push_back(strategy);
         }
-    std::stable_sort(
-        all.begin(), all.end(), [](const auto& a, const auto& b) { return a.tokens_per_second > b.tokens_per_second; });
+    std::ranges::stable_sort(all, [](const auto& a, const auto& b) { return a.tokens_per_second > b.tokens_per_second; });
     // The safety net stays, however slow.
-    const auto plain = std::find_if(all.begin(), all.end(), [](const RankedStrategy& s) { return s.depth == 0; });
+    const auto plain = std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; });
     if (plain - all.begin() >= ptrdiff_t(kRankedStrategies)) std::swap(*plain, all[kRankedStrategies - 1]);
     if (all.size() > kRankedStrategies) all.resize(kRankedStrategies);
     return all;
@@ -99,9 +98,9 @@ class StrategyTrials {
     Generation sums;
     double tokens = 0;
     for (const auto& text : texts) {
-      if (int64_t(text.size()) < length && int64_t(text.size()) <= row.first_len) continue;
+      if (std::ssize(text) < length && std::ssize(text) <= row.first_len) continue;
       Request request = request_of(flags_.sampling, speculation_);
-      request.prompt.assign(text.end() - ptrdiff_t(std::min<int64_t>(length, int64_t(text.size()))), text.end());
+      request.prompt.assign(text.end() - ptrdiff_t(std::min<int64_t>(length, std::ssize(text))), text.end());
       request.ignore_eos = true;
       if (!request.sampling.seed) request.sampling.seed = 1;
       SpeculationOptions& o = request.speculation;
@@ -133,7 +132,7 @@ class StrategyTrials {
 Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
   HUNCH_TRY(auto texts, sample_texts(engine, *flags.file, flags.most));
   for (auto& text : texts)  // the end is what is scored
-    if (int64_t(text.size()) > engine.context_len()) text.erase(text.begin(), text.end() - ptrdiff_t(engine.context_len()));
+    if (std::ssize(text) > engine.context_len()) text.erase(text.begin(), text.end() - ptrdiff_t(engine.context_len()));
   const InterruptScope interrupts;
   auto found = calibrate_reuse(engine.parts(), texts, flags.scored, [&](int done, int total) {
     progress.show("calibrating", done, total);

@@ -31,8 +31,8 @@ class DrawnTree {
 
   // Allocates, nothing else does.
   void reserve(int nodes, int depth) {
-    nodes_.reserve(nodes), level_.reserve(size_t(nodes) + 1), children_.reserve(size_t(nodes) + 1);
-    kept_.reserve(size_t(nodes) + 1);
+    nodes_.reserve(nodes), level_.reserve(nodes + 1), children_.reserve(nodes + 1);
+    kept_.reserve(nodes + 1);
     order_.reserve(nodes), budget_.reserve(depth), chances_.resize(size_t(depth) * StaticTree::kMostRanks);
     best_.reserve(nodes, depth);
   }
@@ -99,7 +99,7 @@ class DrawnTree {
       return x != y ? x > y : a < b;
     });
     level_.assign(order_.begin(), order_.begin() + int64_t(count));
-    std::sort(level_.begin(), level_.end());
+    std::ranges::sort(level_);
     for (const int node : level_) nodes_[node].row = first_row++;
     return level_;
   }
@@ -109,7 +109,7 @@ class DrawnTree {
   void outcome(std::span<const int> path, Emit&& emit) const {
     int at = -1;
     for (const int node : path) emit(row_of(at), nodes_[node].nth == 0), at = node;
-    if (std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.parent == at; })) emit(row_of(at), false);
+    if (std::ranges::any_of(nodes_, [&](const Node& node) { return node.parent == at; })) emit(row_of(at), false);
   }
   const Node& node(int index) const { return nodes_[index]; }
   int size() const { return int(nodes_.size()); }

@@ -41,7 +41,7 @@ Grown grow(DrawnTree& tree, int nodes, int depth, int most, Kept&& kept, Drawn&&
       paths.push_back(path);
     }
   }
-  out.children.assign(size_t(tree.size()) + 1, 0);
+  out.children.assign(tree.size() + 1, 0);
   for (int i = 0; i < tree.size(); ++i) {
     const DrawnTree::Node& node = tree.node(i);
     EXPECT_LT(node.parent, i);

@@ -26,7 +26,7 @@ class DynamicTree {
   };
 
   void reserve(int top_k, int depth) {
-    const size_t most = size_t(top_k) + size_t(depth) * size_t(top_k) * size_t(top_k);
+    const size_t most = size_t(top_k) + size_t(depth) * top_k * top_k;
     nodes_.reserve(most), order_.reserve(most), number_.reserve(most), frontier_.reserve(most);
   }
   // With a `shape` that outlives the tree, its nodes are all that is tried, and the earlier one is the better.
@@ -47,7 +47,7 @@ class DynamicTree {
       if (!shape_ || shape_->goes_on(nodes_[node].shape)) order_.push_back(node);
     const size_t count = keep_best(most);
     frontier_.assign(order_.begin(), order_.begin() + int64_t(count));
-    std::sort(frontier_.begin(), frontier_.end());
+    std::ranges::sort(frontier_);
     for (const int node : frontier_) nodes_[node].row = first_row++;
     level_ = int(nodes_.size());
     return frontier_;

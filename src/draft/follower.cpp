@@ -30,9 +30,9 @@ Follower::Follower(const Setup& setup, std::unique_ptr<DraftNet> net)
   positions_.resize(level_rows_);
   for (Draft& draft : drafts_) {
     draft.classes.reserve(max_draft_);
-    draft.parents.reserve(size_t(max_draft_) * size_t(kMostTried) + 1);
+    draft.parents.reserve(size_t(max_draft_) * kMostTried + 1);
     draft.tree.reserve(kMostTried, max_draft_);
-    draft.drawn.reserve(max_draft_, max_draft_), draft.laws.reserve(size_t(max_draft_) + 1);
+    draft.drawn.reserve(max_draft_, max_draft_), draft.laws.reserve(max_draft_ + 1);
     draft.lengths.reserve(max_draft_);
   }
   first_kept_.reserve(level_rows_);
@@ -51,16 +51,16 @@ void Follower::move_in(Quarters quarters) {
   rows_ = std::max(quarters.max_rows + keep_, level_rows_);
   pass_.emplace(backend_, net_->shape(), *kv_,
       PassLimits{.max_rows = int(rows_), .max_segments = int(seats_.size()), .floats_per_row = net_->scratch_floats() + width_});
-  stamps_.assign(size_t(pool_->num_pages()), 0);
+  stamps_.assign(pool_->num_pages(), 0);
   const auto floats = [&](int64_t count, Memory memory = Memory::Device) {
-    return backend_.allocate(size_t(count) * sizeof(float), memory);
+    return backend_.allocate(count * sizeof(float), memory);
   };
-  const int64_t seats = int64_t(seats_.size());
+  const int64_t seats = std::ssize(seats_);
   if (featured()) {
     waiting_ = floats(seats * keep_ * width_), page_features_ = floats(pool_->num_pages() * width_);
     fused_ = floats(rows_ * width_), input_ = floats(rows_ * width_), next_ = floats(level_rows_ * width_);
     taps_ = net_->taps();
-    path_rows_ = floats(keep_ * std::max<int64_t>(1, int64_t(taps_.size())) * target_.shape().hidden);
+    path_rows_ = floats(keep_ * std::max<int64_t>(1, std::ssize(taps_)) * target_.shape().hidden);
   }
   recycled_ = floats(rows_ * width_), hidden_ = floats(rows_ * width_);
   came_ = floats(level_rows_ * width_), heads_ = floats(level_rows_ * width_);
@@ -180,7 +180,7 @@ void Follower::feed(bool drafts) {
 // one product.
 TargetRows Follower::side_by_side(const TargetRows& rows) {
   const int64_t hidden = rows.hidden.extent[1];
-  const auto to = path_rows_.view<float>(keep_, std::max<int64_t>(1, int64_t(taps_.size())) * hidden);
+  const auto to = path_rows_.view<float>(keep_, std::max<int64_t>(1, std::ssize(taps_)) * hidden);
   const auto copy = [&](View<const float, 2> from, View<float, 2> to) {
     for (int64_t i = 0; i < rows.count; ++i) backend_.copy_rows({.from = from.slice(rows.row(i), 1), .to = to.slice(i, 1)});
   };
@@ -308,11 +308,11 @@ void Follower::propose(std::span<const DraftTask> tasks) {
   HUNCH_CHECK(tasks.size() <= drafts_.size());
   all_.clear();
   for (const DraftTask& task : tasks)
-    if (begin(task) && int64_t(all_.size()) < level_rows_) all_.push_back(&drafts_[task.sequence->slot]);
+    if (begin(task) && std::ssize(all_) < level_rows_) all_.push_back(&drafts_[task.sequence->slot]);
   // Those that nobody decided about yet; nobody's levels wait for the kind of another's.
   const auto some = [&](const auto& property) {
     open_.clear();
-    std::copy_if(all_.begin(), all_.end(), std::back_inserter(open_), property);
+    std::ranges::copy_if(all_, std::back_inserter(open_), property);
     std::erase_if(all_, property);
     if (!open_.empty()) make_first_rows_fit();
     return !open_.empty();
@@ -511,7 +511,7 @@ void Follower::take_chain(Draft& draft, int64_t row) {
 void Follower::observe(const Sequence& sequence, const Verdict& verdict) {
   Draft& draft = drafts_[sequence.slot];
   if (!featured() && draft.stored > 0) {  // entries of drafts that were kept are final as they stand
-    seats_[sequence.slot].fed += std::min<int64_t>(draft.stored, int64_t(verdict.path.size()));
+    seats_[sequence.slot].fed += std::min<int64_t>(draft.stored, std::ssize(verdict.path));
     draft.stored = 0;
     stamp(sequence);
   }

@@ -69,9 +69,9 @@ class Follower final : public Proposer {
   bool featured() const { return net_->takes_features(); }
   int32_t own(int32_t token) const { return own_ids_.empty() ? token : own_ids_[token]; }
   View<int32_t, 1> row_tokens(Slot slot) {  // of a tree's rows 1, 2, ...
-    return row_tokens_.view<int32_t>(int64_t(seats_.size()), int64_t(max_draft_) * kMostTried)[slot];
+    return row_tokens_.view<int32_t>(std::ssize(seats_), int64_t(max_draft_) * kMostTried)[slot];
   }
-  View<float, 2> waiting(Slot slot) { return waiting_.view<float>(int64_t(seats_.size()), keep_, width_)[slot]; }
+  View<float, 2> waiting(Slot slot) { return waiting_.view<float>(std::ssize(seats_), keep_, width_)[slot]; }
   TreeSlots slots_of(Slot slot);
   void take(std::span<const TargetRows>);
   void wait_for_ids();

@@ -9,7 +9,7 @@ namespace hunch {
 // They are as long as was asked for: whether going on pays would have to be read first. The first level has as many rows as were
 // kept; those behind it are one unit where all chains are of one length, so that units come again.
 void Follower::run_blind() {
-  std::stable_sort(open_.begin(), open_.end(), [](const Draft* a, const Draft* b) { return a->deepest > b->deepest; });
+  std::ranges::stable_sort(open_, [](const Draft* a, const Draft* b) { return a->deepest > b->deepest; });
   const int deepest = open_.front()->deepest;
   size_t open = open_.size();
   backend_.replay([&] { blind_level(0, open); });
@@ -68,7 +68,7 @@ void Follower::blind_level(int level, size_t open) {
 }
 
 TreeSlots Follower::slots_of(Slot slot) {
-  const int64_t seats = int64_t(seats_.size());
+  const int64_t seats = std::ssize(seats_);
   return {.tokens = slot_tokens_.view<int32_t>(seats, most_slots())[slot],
       .parents = slot_parents_.view<int32_t>(seats, most_slots())[slot],
       .chances = slot_chances_.view<double>(seats, most_slots())[slot],
@@ -89,8 +89,8 @@ void Follower::run_blind_trees() {
     });
   ids_queued_ = false;
   if (!backend_.synchronize().ok()) return;  // the pass that verifies fails with the reason
-  const auto parents = chosen_parents_.view<int32_t>(int64_t(seats_.size()), max_draft_);
-  const auto count = num_chosen_.view<int32_t>(int64_t(seats_.size()));
+  const auto parents = chosen_parents_.view<int32_t>(std::ssize(seats_), max_draft_);
+  const auto count = num_chosen_.view<int32_t>(std::ssize(seats_));
   for (Draft* draft : grown_) {
     DraftTree& out = *draft->task->tree;
     const Slot slot = draft->task->sequence->slot;
@@ -125,18 +125,18 @@ void Follower::blind_tree_level(bool first) {
         .rows = next_rows_.view<int32_t>(level_rows_).slice(next, width),
     };
     grow.ranked.extent[1] = grow.shares.extent[1] = draft->top_k;
-    if (own_ids_there_) grow.own_ids = own_ids_there_.view<const int32_t>(int64_t(own_ids_.size()));
+    if (own_ids_there_) grow.own_ids = own_ids_there_.view<const int32_t>(std::ssize(own_ids_));
     backend_.grow_tree(grow);
     ++out.passes;
     if (draft->done) {
       const int most = std::min(draft->task->limits.max_tokens, max_draft_);
-      const auto parents = chosen_parents_.view<int32_t>(int64_t(seats_.size()), max_draft_)[slot];
+      const auto parents = chosen_parents_.view<int32_t>(std::ssize(seats_), max_draft_)[slot];
       backend_.choose_nodes({
           .tree = grow.tree,
           .slots = draft->slots,
           .tokens = out.tokens.slice(0, most),
           .parents = parents.slice(0, most),
-          .count = num_chosen_.view<int32_t>(int64_t(seats_.size())).slice(slot, 1),
+          .count = num_chosen_.view<int32_t>(std::ssize(seats_)).slice(slot, 1),
       });
     }
     row += level, next += width;

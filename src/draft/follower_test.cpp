@@ -87,7 +87,7 @@ class Follows : public testing::Test {
     out.prompt_len = len;
     out.pages = PageTable(4096);
     out.pages.adopt(found);
-    out.committed_len = int64_t(found.size()) * kPageLen;
+    out.committed_len = std::ssize(found) * kPageLen;
     out.sampling.temperature = 0;
     follower_->open(out);
     return out;

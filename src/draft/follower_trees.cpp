@@ -10,7 +10,7 @@ namespace hunch {
 int Follower::room_of_level(const Draft& draft) const {
   const Sequence& sequence = *draft.task->sequence;
   const int64_t entries = sequence.pages.capacity() - sequence.committed_len - draft.rows;
-  return int(std::min<int64_t>({draft.widest, entries, level_rows_ / int64_t(open_.size())}));
+  return int(std::min<int64_t>({draft.widest, entries, level_rows_ / std::ssize(open_)}));
 }
 
 // The frontier's rows run next. Empty: the tree is done.
@@ -60,7 +60,7 @@ void Follower::take_drawn(Draft& draft, int64_t row) {
   go_on(draft, draft.drawn, draft.drawn.advance(room_of_level(draft), draft.rows));
   if (!draft.done) return;
   out.size = draft.drawn.size();
-  out.laws.assign(size_t(out.size) + 1, 0);
+  out.laws.assign(out.size + 1, 0);
   for (int number = 0; number < out.size; ++number) {
     const DrawnTree::Node& node = draft.drawn.node(number);
     out.tokens(number) = node.token;

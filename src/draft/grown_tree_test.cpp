@@ -44,7 +44,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   std::vector<int32_t> tokens(capacity), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
   for (int id = 0; id < 1000; ++id) own_ids[id] = 5000 - id;
   std::vector<double> chances(tokens.size());
-  const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), int64_t(x.size())); };
+  const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), std::ssize(x)); };
   const TreeSlots tree{view(tokens), view(parents), view(chances), view(frontier)};
   DynamicTree host;
   host.reserve(std::max(k, most_rows), depth);
@@ -61,7 +61,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
       if (row < live) host.try_children(level == 0 ? -1 : row, said.tokens, said.shares);
     }
     const int next = level + 1 == depth ? 0 : std::min(most_rows, rows * k);
-    std::vector<int32_t> ids(next, -9), from(size_t(next), -9);
+    std::vector<int32_t> ids(next, -9), from(next, -9);
     backend.grow_tree({
         .tree = tree,
         .first_slot = slots,

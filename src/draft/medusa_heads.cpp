@@ -132,7 +132,7 @@ Status MedusaHeads::read_token_map(const Proposer::Setup& setup) {
   DrafterFile& file = *setup.file;
   const int64_t vocab = target_->shape().vocab_size;
   HUNCH_TRY(const std::vector<int64_t> map, file.integers("token_map"));
-  if (int64_t(map.size()) != vocab_)
+  if (std::ssize(map) != vocab_)
     return file.wrong("token_map", fmt::format("{} entries for heads over {} tokens", map.size(), vocab_));
   std::vector<int32_t> ids(map.size());
   int64_t before = -1;

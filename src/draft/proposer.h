@@ -104,7 +104,7 @@ struct TargetRows {
     const auto at = std::search(tapped.begin(), tapped.end(), layers.begin(), layers.end());
     if (at == tapped.end()) return {};
     View<const float, 2> out(
-        taps.data + (at - tapped.begin()) * hidden.extent[1], hidden.extent[0], int64_t(layers.size()) * hidden.extent[1]);
+        taps.data + (at - tapped.begin()) * hidden.extent[1], hidden.extent[0], std::ssize(layers) * hidden.extent[1]);
     out.stride[0] = taps.stride[0];
     return out;
   }

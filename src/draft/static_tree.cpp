@@ -16,7 +16,7 @@ std::string spelled(std::span<const int> path) {
 }
 
 Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int most_nodes) {
-  if (int64_t(paths.size()) > most_nodes)
+  if (std::ssize(paths) > most_nodes)
     return usage_error(
         fmt::format("a token tree of {} nodes: at most {} guesses a round are possible", paths.size(), most_nodes));
   for (const std::vector<int>& path : paths) {
@@ -27,8 +27,7 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
             fmt::format("node {} of the token tree: rank {} is outside [0, {}]", spelled(path), rank, kMostRanks - 1));
   }
   std::vector<std::vector<int>> sorted(paths.begin(), paths.end());
-  std::sort(sorted.begin(), sorted.end(),
-      [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
+  std::ranges::sort(sorted, [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
   StaticTree tree;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const std::vector<int>& path = sorted[i];
@@ -44,7 +43,7 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
 }
 
 void StaticTree::reserve(int nodes, int depth) {
-  nodes_.reserve(nodes), growing_.reserve(size_t(nodes) + 1), by_worth_.reserve(size_t(depth) * kMostRanks);
+  nodes_.reserve(nodes), growing_.reserve(nodes + 1), by_worth_.reserve(size_t(depth) * kMostRanks);
 }
 
 // A node's next child is the most accurate rank that it does not have yet, so one candidate per node is all there is to compare.

@@ -21,7 +21,7 @@ class SuffixTree {
   void reserve(int64_t tokens);
   static constexpr int64_t kBytesPerToken = 96;
   int64_t bytes() const;
-  int64_t capacity() const { return int64_t(text_.size()); }  // tokens
+  int64_t capacity() const { return std::ssize(text_); }  // tokens
 
   // Text positions count all tokens ever appended; those in [end() - capacity(), end()) can be read.
   uint32_t end() const { return end_; }
@@ -57,7 +57,7 @@ class SuffixTree {
       visit(Next{token_at(nodes_[child].text), nodes_[child].count});
   }
 
-  int64_t num_nodes() const { return int64_t(nodes_.size()) - num_free_; }  // the root included
+  int64_t num_nodes() const { return std::ssize(nodes_) - num_free_; }  // the root included
 
  private:
   struct Node {

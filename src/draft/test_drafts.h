@@ -25,7 +25,7 @@ class Dice {
 
 // One token more: mostly what stood at a random earlier place, so that long matches occur.
 inline void grow(Tokens& tokens, int alphabet, Dice& dice, int64_t& copy_from) {
-  if (copy_from >= int64_t(tokens.size()) || dice.below(8) == 0) copy_from = tokens.empty() ? 0 : dice.below(int(tokens.size()));
+  if (copy_from >= std::ssize(tokens) || dice.below(8) == 0) copy_from = tokens.empty() ? 0 : dice.below(int(tokens.size()));
   const bool fresh = tokens.empty() || dice.below(6) == 0;
   tokens.push_back(fresh ? dice.below(alphabet) : tokens[copy_from]);
   ++copy_from;

@@ -36,7 +36,7 @@ Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers) {
     out.push_back(layer);
     text.remove_prefix(std::min(text.size(), word.size() + 1));
   }
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
@@ -44,7 +44,7 @@ Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers) {
 Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts, RequestPlan& plan) {
   const auto& classes = precision_classes();
   const ModelShape& shape = parts.model->shape();
-  if (std::find(classes.begin(), classes.end(), o.precision_class) == classes.end())
+  if (std::ranges::find(classes, o.precision_class) == classes.end())
     return usage_error(fmt::format("unknown precision class '{}'; known: {}", o.precision_class, fmt::join(classes, ", ")));
   if (o.group_rows < 1 || o.group_rows > kMostGrouped)
     return usage_error(fmt::format("groups of {} rows: one choice serves 1 to {} rows", o.group_rows, kMostGrouped));

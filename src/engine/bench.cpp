@@ -14,7 +14,7 @@ namespace hunch {
 DepthBench::DepthBench(EngineParts& parts, const RequestPlan& plan)
     : parts_(parts), plan_(plan), rows_(*parts.backend, parts.model->shape().vocab_size, plan.gamma + 1) {
   ids_ = parts.backend->allocate(size_t(plan.gamma + 1) * sizeof(int32_t), Memory::Shared);
-  hidden_ = parts.backend->allocate(size_t(plan.gamma + 1) * size_t(parts.model->shape().hidden) * sizeof(float));
+  hidden_ = parts.backend->allocate(size_t(plan.gamma + 1) * parts.model->shape().hidden * sizeof(float));
 }
 
 DepthBench::~DepthBench() { sequence_.pages.release_past(0, *parts_.pool); }
@@ -43,7 +43,7 @@ Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t
 void DepthBench::fill(int64_t depth) {
   fill_entries(parts_, sequence_, depth);
   const ModelShape& shape = parts_.model->shape();
-  sequence_.tokens.assign(size_t(depth) + 1, 0);
+  sequence_.tokens.assign(depth + 1, 0);
   for (int64_t i = 0; i <= depth; ++i) sequence_.tokens[i] = int32_t(i % shape.vocab_size);
   sequence_.prompt_len = depth;
   sequence_.committed_len = depth;

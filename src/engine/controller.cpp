@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "engine/defaults.h"
@@ -70,7 +69,7 @@ PlannerOptions options_of(const EngineParts& parts) {
           .prior_acceptance = 0.85},
   };
   for (const EngineParts::Learned& drafter : parts.learned) {
-    if (options.arms.size() == size_t(kMaxArms)) break;
+    if (options.arms.size() == kMaxArms) break;
     options.arms.push_back({
         .name = drafter.name,
         .passes = true,
@@ -83,7 +82,7 @@ PlannerOptions options_of(const EngineParts& parts) {
   }
   const size_t chains = options.arms.size();
   const int width = parts.backend->asynchronous() ? kTreeWidthOfDevices : kTreeWidth;
-  for (size_t chain = kLearned; chain < chains && options.arms.size() < size_t(kMaxArms); ++chain) {
+  for (size_t chain = kLearned; chain < chains && options.arms.size() < kMaxArms; ++chain) {
     Arm tree = options.arms[chain];
     tree.name = fmt::format("{} tree", tree.name), tree.width = width,
     tree.max_gamma = std::min(kDeepestTree, parts.options.max_draft / width);
@@ -141,7 +140,7 @@ Controller::~Controller() {
 // Where an arm's acceptance is kept: the first rounds of the next run need not find it out again.
 std::string Controller::seen_path(int arm) const {
   std::string name = planner_.options().arms[arm].name;
-  std::replace(name.begin(), name.end(), ' ', '-');
+  std::ranges::replace(name, ' ', '-');
   return cache_path(fmt::format("seen-{}", name), key_);
 }
 

@@ -151,7 +151,7 @@ Status PassModel::from_json(const json& in) {
     if (!terms[i].is_array() || terms[i].size() != 2 || !estimate(terms[i], 0, kTermDeviation[i], read.terms_[i])) return damaged;
   for (const json& node : nodes)
     if (!node.is_array() || node.size() != 3 || !sane(node[0], 0, kNodes - 1) ||
-        !estimate(node, 1, kNodeDeviation, read.nodes_[size_t(node[0].get<double>())]))
+        !estimate(node, 1, kNodeDeviation, read.nodes_[node[0].get<double>()]))
       return damaged;
   read.recorded_ = int64_t(in["recorded"].get<double>());
   read.take_powers();
@@ -300,7 +300,7 @@ Status CostTable::save(const std::string& path, const CostKey& key) const { retu
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+    if (line.starts_with("model name") && line.find(": ") != line.npos) return line.substr(line.find(": ") + 2);
   return "unknown";
 }
 

@@ -16,8 +16,11 @@ inline constexpr int kMostDrafts = 256;  // nodes of a tree that backends attend
 inline constexpr double kRatio = 0.03;
 inline constexpr double kCoarserFrom = 8;  // bits a weight from which drafts read a 4-bit copy unless told
 inline constexpr int kStreamingSinks = 4;
-inline constexpr int kSelectingRows = 2;                // of the prompt, for the first selection
-inline constexpr int kVerifyRowsPerSequence = 8;        // that a step has room for, on average, where many requests run
+inline constexpr int kSelectingRows = 2;  // of the prompt, for the first selection
+// Requests at once. On a device many more cost little, each; what a step then has room for to verify, in all, if that is less.
+inline constexpr int kSeats = 16, kSeatsOfDevices = 256;
+inline constexpr int kChunk = 512, kChunkAlone = 2048;  // rows of prompts; on a device while no request decodes
+inline constexpr int kVerifyRowsPerSequence = 8, kVerifyRowsOfCrowds = 512;
 inline constexpr int64_t kKvMemory = int64_t(4) << 30;  // KV memory that is taken unasked on a CPU, beyond one full context
 
 }

@@ -33,11 +33,11 @@ std::string key_of(const std::string& name, const ProposerOptions& o, std::optio
 
 template <class Part, class Make>
 Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string& key, Make&& make) {
-  auto it = std::find_if(all.begin(), all.end(), [&](const auto& shared) { return shared.key == key; });
+  auto it = std::ranges::find_if(all, [&](const auto& shared) { return shared.key == key; });
   if (it == all.end()) {
     const auto idle = [](const auto& shared) { return shared.users == 0; };
-    for (auto n = std::count_if(all.begin(), all.end(), idle); n >= int64_t(kMostIdle); --n)
-      all.erase(std::find_if(all.begin(), all.end(), idle));  // the least recently used
+    for (auto n = std::ranges::count_if(all, idle); n >= int64_t(kMostIdle); --n)
+      all.erase(std::ranges::find_if(all, idle));  // the least recently used
     if (all.size() >= kMostUsed)
       return Error{
           fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed)};

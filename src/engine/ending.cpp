@@ -11,7 +11,7 @@ Ending::Ending(const Request& request, std::vector<int32_t> end_ids, const Token
 
 Ending::Said Ending::take(int32_t id, bool last) {
   Said said;
-  if (std::find(end_ids_.begin(), end_ids_.end(), id) != end_ids_.end()) {
+  if (std::ranges::find(end_ids_, id) != end_ids_.end()) {
     reason_ = FinishReason::Stop, stopped_by_id_ = id;
     said.emitted = false, said.end = true;
     said.text = flush();

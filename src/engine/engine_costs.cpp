@@ -29,7 +29,7 @@ std::string draft_kind_name(const RequestPlan& plan) {
   const std::string weights = plan.draft_weights ? std::string(dtype_info(*plan.draft_weights).name) : "target";
   auto name = fmt::format("{}@{}", weights, plan.policy.ratio);
   const auto& skipped = plan.policy.skip_layers;
-  if (!skipped.empty()) name += fmt::format(" without {} layers", std::count(skipped.begin(), skipped.end(), uint8_t(1)));
+  if (!skipped.empty()) name += fmt::format(" without {} layers", std::ranges::count(skipped, uint8_t(1)));
   if (plan.policy.layer_step > 1) name += fmt::format(" step {}", plan.policy.layer_step);
   if (!plan.proposing.self_lookup.empty()) name += " with " + plan.proposing.self_lookup;
   return name;

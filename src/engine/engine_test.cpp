@@ -152,7 +152,7 @@ TEST(Step, CountsEveryPositionOfEveryRound) {
   const auto sum = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); };
   EXPECT_EQ(sum(life.stats.drafted_by_position), life.stats.drafted);
   EXPECT_EQ(sum(life.stats.accepted_by_position), life.stats.accepted);
-  ASSERT_EQ(int64_t(life.stats.draft_rounds.size()), life.stats.rounds);
+  ASSERT_EQ(std::ssize(life.stats.draft_rounds), life.stats.rounds);
   int64_t drafted = 0, accepted = 0;
   for (const DraftRound& round : life.stats.draft_rounds) drafted += round.drafted, accepted += round.accepted;
   EXPECT_EQ(drafted, life.stats.drafted);
@@ -160,8 +160,8 @@ TEST(Step, CountsEveryPositionOfEveryRound) {
   EXPECT_EQ(life.stats.drafted_by_position[0], life.stats.rounds);
   for (size_t i = 0; i < 4; ++i) EXPECT_LE(life.stats.accepted_by_position[i], life.stats.drafted_by_position[i]);
   // Tokens = the first one + one a round + accepted drafts; rounds without drafts (at the end) count as tokens only.
-  EXPECT_EQ(int64_t(life.tokens.size()) - 1,
-      1 + life.stats.accepted + life.stats.rounds + (int64_t(life.lens.size()) - 1 - life.stats.rounds));
+  EXPECT_EQ(
+      std::ssize(life.tokens) - 1, 1 + life.stats.accepted + life.stats.rounds + (std::ssize(life.lens) - 1 - life.stats.rounds));
 }
 
 TEST(Step, ReturnsEveryPage) {
@@ -252,7 +252,7 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
   int inside = 0;
   for (size_t at = 3; at < 40; at += 4) {
     const int32_t stop = all[at];
-    const size_t first = size_t(std::find(all.begin(), all.end(), stop) - all.begin());
+    const size_t first = size_t(std::ranges::find(all, stop) - all.begin());
     auto r = request(150, 60);
     r.speculation.policy = "full";  // every draft is kept, so most stops fall inside a run
     r.stop_ids = {stop};

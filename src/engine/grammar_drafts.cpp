@@ -37,7 +37,7 @@ void extend(GrammarMask& grammar, const Tokenizer& tokenizer, int place, int mos
 void keep_to(GrammarMask& grammar, const Tokenizer& tokenizer, int most, DraftTree& tree) {
   if (tree.in_flight || (tree.size > 0 && tree.law == DraftLaw::Given)) return;
   if (tree.size == 0) tree.law = DraftLaw::Point;
-  std::vector<int> places(tree.size), moved(size_t(tree.size), -1);  // of each node; where it stands now
+  std::vector<int> places(tree.size), moved(tree.size, -1);  // of each node; where it stands now
   int kept = 0;
   bool chain = true;
   for (int node = 0; node < tree.size; ++node) {

@@ -32,8 +32,8 @@ void GrammarMask::fill_soon(int places) {
 bool GrammarMask::fill_one() {
   const Bounded bounded(*this);
   int left = soon_;
-  const auto next = std::find_if(
-      places_.begin(), places_.end(), [&](const Place& p) { return p.allowed && !broken_ && (!p.filled || --left == 0); });
+  const auto next =
+      std::ranges::find_if(places_, [&](const Place& p) { return p.allowed && !broken_ && (!p.filled || --left == 0); });
   if (next == places_.end() || next->filled) return false;
   fill(int(next - places_.begin()));
   return true;
@@ -82,7 +82,7 @@ int GrammarMask::step(int place, int32_t token) {
 }
 
 bool GrammarMask::may_say(int place, int32_t token) {
-  return step(place, token) >= 0 && !(keep_going_ && std::find(end_ids_.begin(), end_ids_.end(), token) != end_ids_.end());
+  return step(place, token) >= 0 && !(keep_going_ && std::ranges::find(end_ids_, token) != end_ids_.end());
 }
 
 std::string GrammarMask::forced(int place, size_t most_bytes) {
@@ -131,7 +131,7 @@ void GrammarMask::fill(int place) {
   const std::span<uint32_t> words(masks_[place].get(), num_words_);
   here.filled = true, here.only_ends = false;
   if (broken_ || !here.allowed) {
-    std::fill(words.begin(), words.end(), 0u);
+    std::ranges::fill(words, 0u);
     return;
   }
   go_to(place);
@@ -142,7 +142,7 @@ void GrammarMask::fill(int place) {
     may_end |= word >> (id % 32) & 1;
     word &= ~(1u << (id % 32));
   }
-  here.only_ends = may_end && std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; });
+  here.only_ends = may_end && std::ranges::all_of(words, [](uint32_t word) { return word == 0; });
   if (may_end && (here.only_ends || !keep_going_))
     for (const int32_t id : end_ids_) words[size_t(id) / 32] |= 1u << (id % 32);
 }

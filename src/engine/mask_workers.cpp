@@ -22,7 +22,7 @@ MaskWorkers::~MaskWorkers() {
 void MaskWorkers::soon(GrammarMask& mask) {
   {
     const std::lock_guard lock(mutex_);
-    if (std::find(waiting_.begin(), waiting_.end(), &mask) == waiting_.end()) waiting_.push_back(&mask);
+    if (std::ranges::find(waiting_, &mask) == waiting_.end()) waiting_.push_back(&mask);
   }
   more_.notify_one();
 }
@@ -30,7 +30,7 @@ void MaskWorkers::soon(GrammarMask& mask) {
 void MaskWorkers::forget(GrammarMask& mask) {
   std::unique_lock lock(mutex_);
   std::erase(waiting_, &mask);
-  done_.wait(lock, [&] { return std::find(busy_.begin(), busy_.end(), &mask) == busy_.end(); });
+  done_.wait(lock, [&] { return std::ranges::find(busy_, &mask) == busy_.end(); });
 }
 
 void MaskWorkers::work(size_t thread) {

@@ -47,7 +47,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   auto parts = std::make_unique<EngineParts>();
   parts->options = options;
 
-  if (options.chunk_len < defaults::kSelectingRows)
+  if (options.chunk_len != 0 && options.chunk_len < defaults::kSelectingRows)
     return usage_error(
         fmt::format("prompt chunks of {} rows: at least {} are needed", options.chunk_len, defaults::kSelectingRows));
   if (options.max_draft < 1 || options.max_draft > defaults::kMostDrafts)
@@ -68,6 +68,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
     HUNCH_TRY(parts->checkpoint, random_checkpoint(options.model, *type));
   }
   const ModelShape& shape = parts->checkpoint->shape();
+  if (int& seqs = parts->options.max_num_seqs; seqs == 0)  // a seat of natively sparse attention has memory of its own
+    seqs = parts->backend->asynchronous() && !shape.nsa.used() ? defaults::kSeatsOfDevices : defaults::kSeats;
   const auto* family = Register<Model>::find(shape.family);
   if (!family) return Error{fmt::format("unknown architecture '{}'; known: {}", shape.family, Register<Model>::names())};
   Model::Setup setup{.backend = parts->backend.get(), .checkpoint = parts->checkpoint.get()};
@@ -107,8 +109,9 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   HUNCH_OK(parts->plan_limits());
   HUNCH_OK(parts->plan_memory());
   parts->pass.emplace(*parts->backend, parts->model->shape(), *parts->store,
-      PassLimits{
-          .max_rows = int(parts->limits.rows), .max_segments = options.max_num_seqs, .compressed = parts->compressed.get()});
+      PassLimits{.max_rows = int(parts->limits.most_rows()),
+          .max_segments = parts->options.max_num_seqs,
+          .compressed = parts->compressed.get()});
   parts->load_ms = ms_since(start);
   return parts;
 }
@@ -155,10 +158,10 @@ Status EngineParts::load_drafters() {
     if (needs.rows) followers_.push_back(made.proposer.get());
     follows_last |= needs.rows && (needs.taps.empty() || needs.taps.back() + 1 == model->shape().layers);
     for (const int layer : needs.taps)
-      if (std::find(taps.begin(), taps.end(), layer) == taps.end()) taps.push_back(layer);
+      if (std::ranges::find(taps, layer) == taps.end()) taps.push_back(layer);
     learned.push_back(std::move(made));
   }
-  std::sort(taps.begin(), taps.end());
+  std::ranges::sort(taps);
   return {};
 }
 
@@ -185,18 +188,23 @@ Proposer* EngineParts::learned_named(const std::string& name) const {
 // How many rows a step may have, and how many of them may want an answer.
 Status EngineParts::plan_limits() {
   const int seqs = options.max_num_seqs;
+  int alone = 0;  // a device multiplies more rows faster, and nobody waits for a token
+  if (options.chunk_len == 0 && backend->asynchronous())
+    alone = options.max_num_batched_tokens > 0 ? std::min(options.max_num_batched_tokens, 1 << 14) : defaults::kChunkAlone;
+  if (options.chunk_len == 0) options.chunk_len = defaults::kChunk;
   if (seqs < 1 || seqs > 4096) return usage_error(fmt::format("max num seqs is {}; it must lie in [1, 4096]", seqs));
   const int least = seqs + 2 * defaults::kSelectingRows;
-  const int answers = std::max(options.max_draft + 1, defaults::kVerifyRowsPerSequence * seqs);
+  const int crowd = std::max(2 * seqs, defaults::kVerifyRowsOfCrowds);
+  const int answers = std::max(options.max_draft + 1, std::min(crowd, defaults::kVerifyRowsPerSequence * seqs));
   int rows = options.max_num_batched_tokens;
-  if (rows == 0) rows = std::max({options.chunk_len, answers, least});
+  if (rows == 0) rows = std::max({options.chunk_len + seqs, answers, least});
   // No step has more: a request gives it a chunk of its prompt, or a round.
   rows = int(std::min<int64_t>(rows, std::max<int64_t>(int64_t(seqs) * std::max(options.chunk_len, answers), least)));
   const ModelShape& shape = model->shape();
-  const double needed = double(rows) * double(3 * shape.hidden + 2 * shape.widest_ffn()) * sizeof(float);
+  const double needed = double(std::max(rows, alone)) * double(3 * shape.hidden + 2 * shape.widest_ffn()) * sizeof(float);
   if (needed > 0.9 * double(backend->memory_bytes()))
-    return usage_error(fmt::format(
-        "max num batched tokens: a step of {} needs {}; lower it or the number of requests", rows, human_bytes(needed)));
+    return usage_error(fmt::format("max num batched tokens: a step of {} needs {}; lower it or the number of requests",
+        std::max(rows, alone), human_bytes(needed)));
   if (rows < least)
     return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
   limits = {
@@ -204,6 +212,7 @@ Status EngineParts::plan_limits() {
       .rows = rows,
       .verify_rows = std::min(rows, answers),
       .chunk_len = std::min(options.chunk_len, rows),
+      .alone_rows = alone,
       .selecting_rows = defaults::kSelectingRows,
   };
   return {};
@@ -275,7 +284,7 @@ Status EngineParts::plan_memory() {
   pool.emplace(num_pages);
   for (Proposer* proposer : followers_) {
     const Needs needs = proposer->needs();
-    Quarters quarters{.pool = &*pool, .max_rows = limits.rows, .context_len = context_len};
+    Quarters quarters{.pool = &*pool, .max_rows = limits.most_rows(), .context_len = context_len};
     if (needs.kv) quarters.kv = backend->make_kv_store(geometry_of(*needs.kv), num_pages);
     if (needs.kv && !quarters.kv)
       return Error{fmt::format("the drafters' KV cache for {} tokens cannot be allocated; lower -c", context_len)};
@@ -296,7 +305,7 @@ int64_t EngineParts::page_bytes() const {
   for (const Proposer* proposer : followers_) {
     const Needs needs = proposer->needs();
     if (needs.kv) bytes += backend->kv_page_bytes(geometry_of(*needs.kv));
-    bytes += size_t(needs.page_floats) * sizeof(float);
+    bytes += needs.page_floats * sizeof(float);
   }
   return int64_t(bytes);
 }

@@ -168,7 +168,7 @@ Result<RequestPlan> plan_request(
   plan.sparse = o.sparse;
   // self guesses by what a check of all entries learns.
   if (plan.planned && o.sparse.on && o.sparse.ratio < 1) {
-    std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
+    std::ranges::replace(plan.drafters, std::string("self"), std::string("none"));
     plan.draft_weights.reset();
   }
   if (!plan.verify && plan.logprobs >= 0)

@@ -1,7 +1,5 @@
 #include "engine/planner.h"
 
-#include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -27,7 +25,7 @@ constexpr size_t kMany = 8;
 }
 
 Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table), options_(std::move(options)) {
-  HUNCH_CHECK(options_.arms.size() <= size_t(kMaxArms) && options_.max_slots > 0);
+  HUNCH_CHECK(options_.arms.size() <= kMaxArms && options_.max_slots > 0);
   int most = kMaxPlannedDraft;
   for (Arm& arm : options_.arms) {
     HUNCH_CHECK(!arm.passes || (arm.draft_kind >= 0 && size_t(arm.draft_kind) < table.drafts.size()));
@@ -42,7 +40,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
   insists_.resize(slots), steady_of_.reserve(slots), reach_.resize(kSteps);
-  for (auto& curve : verify_curves_) curve.resize(size_t(most) + 1);
+  for (auto& curve : verify_curves_) curve.resize(most + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
 
@@ -179,7 +177,7 @@ Planner::Totals Planner::fill(
   Totals totals{.tokens = double(count)};
   double rows = double(count), one_more = 0;
   int learning = 0;
-  std::fill(reach_.begin(), reach_.end(), 0.0);
+  std::ranges::fill(reach_, 0.0);
   if (passing >= 0 && count > 1) one_more = (steps_[passing][count] - steps_[passing][1]) / double(count - 1);
   for (size_t i = 0; i < count; ++i) {
     Choice best;
@@ -479,8 +477,8 @@ void Planner::fit(std::span<Decision> decisions, int max_rows) {
   int rows = 0;
   for (const Decision& d : decisions) rows += 1 + nodes_of(d);
   while (rows > max_rows) {
-    auto longest = std::max_element(
-        decisions.begin(), decisions.end(), [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
+    auto longest =
+        std::ranges::max_element(decisions, [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
     if (longest->gamma == 0) return;
     rows -= width_of(longest->arm);
     if (--longest->gamma == 0) longest->arm = kPlain, longest->probe = false;

@@ -35,7 +35,7 @@ RequestView looking_up(int slot, int length) {
   return view;
 }
 int guessing(std::span<const Decision> decisions) {
-  return int(std::count_if(decisions.begin(), decisions.end(), [](const Decision& d) { return d.arm != kPlain; }));
+  return int(std::ranges::count_if(decisions, [](const Decision& d) { return d.arm != kPlain; }));
 }
 
 TEST(PlannerOfABatch, GuessesTogetherWhereNobodysGuessesAreWorthAPassOfAnotherKind) {

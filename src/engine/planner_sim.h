@@ -186,7 +186,7 @@ inline std::string description(const Setup& setup, const Cell& cell) {
 }
 inline std::string test_name(const Text& text) {
   std::string name = text.name;
-  std::replace(name.begin(), name.end(), ' ', '_');
+  std::ranges::replace(name, ' ', '_');
   return name;
 }
 

@@ -68,7 +68,7 @@ std::vector<int> ReuseSchedule::layers() const {
     if (steps[i].loss <= loss * (1 + budget)) kept = i + 1;
   std::vector<int> out;
   for (size_t i = 0; i < kept; ++i) out.push_back(steps[i].layer);
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   return out;
 }
 
@@ -123,9 +123,9 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
             parts.model->shape().family));
   int64_t most = 0, tokens = 0;
   for (const auto& text : texts) {
-    if (int64_t(text.size()) < scored + 2)
+    if (std::ssize(text) < scored + 2)
       return usage_error(fmt::format("a text of {} tokens is too short to score {} of them", text.size(), scored));
-    most = std::max(most, int64_t(text.size())), tokens += scored;
+    most = std::max(most, std::ssize(text)), tokens += scored;
   }
   if (tokens == 0) return usage_error("no texts to calibrate with");
   HUNCH_TRY(const auto run, TokenRun::make(parts, most));
@@ -144,7 +144,7 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
       run->share(&sharing);
       for (size_t c = 0; c < candidates.size(); ++c) {
         if (candidates[c] >= 0) sharing.reused[candidates[c]] = 1;
-        run->rewind(int64_t(begun.size()));
+        run->rewind(std::ssize(begun));
         run->feed(end.first(scored), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0]; ++row)
             sums[c] -= log_probability(logits[row], end[first + row + 1]) / double(tokens);
@@ -165,7 +165,7 @@ Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::v
     for (int layer = 1; layer < layers; ++layer)
       if (!sharing.reused[layer]) candidates.push_back(layer);
     HUNCH_TRY(const auto loss, losses(candidates));
-    const auto least = std::min_element(loss.begin(), loss.end());
+    const auto least = std::ranges::min_element(loss);
     const int layer = candidates[least - loss.begin()];
     sharing.reused[layer] = 1;
     out.steps.push_back({layer, *least});

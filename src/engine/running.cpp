@@ -1,7 +1,5 @@
 #include "engine/running.h"
 
-#include <algorithm>
-
 #include "engine/sampling_options.h"
 #include "engine/verify_check.h"
 
@@ -17,10 +15,10 @@ std::vector<int32_t> end_ids_of(const Request& request, const EngineParts& parts
 
 Running::Running(EngineParts& parts, const RequestPlan& plan_, const Request& request)
     : plan(plan_), chance(plan_.noise), parts_(parts) {
-  sequence.tokens.reserve(size_t(parts.context_len) + 1);
+  sequence.tokens.reserve(parts.context_len + 1);
   sequence.tokens = request.prompt;
   sequence.cache_salt = request.cache_salt;
-  sequence.prompt_len = int64_t(request.prompt.size());
+  sequence.prompt_len = std::ssize(request.prompt);
   const int64_t room = parts.context_len - sequence.prompt_len;
   sequence.max_len = sequence.prompt_len + (request.max_tokens < 0 ? room : std::min(room, request.max_tokens));
   sequence.pages = PageTable(parts.context_len);
@@ -57,7 +55,7 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
       made->sequence.logit_state->take_mask(
           std::make_unique<GrammarMask>(*compiler, std::move(grammar), request.ignore_eos, parts.mask_workers()));
     }
-    made->sequence.logit_state->reset(request.prompt.data(), int64_t(request.prompt.size()));
+    made->sequence.logit_state->reset(request.prompt.data(), std::ssize(request.prompt));
   }
   if (plan.sparse.on || plan.sparse.drafts) {
     HUNCH_TRY(CheckOptions options, check_options(parts, plan.sparse));
@@ -79,27 +77,29 @@ Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const Request
 
 Status Running::add_drafter(const std::string& name) {
   const int64_t nodes = parts_.learned_named(name) ? std::max(plan.nodes, plan.planned_nodes) : plan.nodes;
-  const int64_t vocab = parts_.model->shape().vocab_size;
   Drafter drafter{.name = name};
   HUNCH_TRY(drafter.proposer, parts_.drafting().acquire_proposer(name, plan.proposing, plan.draft_weights));
   drafter.tree.parents.resize(nodes);
-  drafter.tokens = parts_.backend->allocate(size_t(nodes) * sizeof(int32_t), Memory::Shared);
+  drafter.tokens = parts_.backend->allocate(nodes * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
   if (passes && plan.draft_weights && !plan.planned)
     if (const auto made = parts_.draft_weights(*plan.draft_weights); !made.ok()) return made.error();
-  if (needs_probs() && drafter.proposer->draws()) {
-    const bool trees = may_make_trees(parts_.learned_named(name) != nullptr);
-    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);
-    drafter.tree.q = drafter.q.view<float>(nodes, vocab);
-    drafter.tree.laws.reserve(size_t(nodes) + 1);
-  }
   drafters.push_back(std::move(drafter));
   if (passes && !policy && !chooses_blocks()) {
     HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy));
     selecting_rows = policy->prompt_rows();
   }
   return {};
+}
+
+void Running::make_room_for_laws(Drafter& drafter) {
+  if (drafter.q || !needs_probs() || !drafter.proposer->draws()) return;
+  const int64_t nodes = drafter.tree.tokens.extent[0], vocab = parts_.model->shape().vocab_size;
+  const bool trees = may_make_trees(parts_.learned_named(drafter.name) != nullptr);
+  drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);
+  drafter.tree.q = drafter.q.view<float>(nodes, vocab);
+  drafter.tree.laws.reserve(nodes + 1);
 }
 
 // Method auto makes trees of learned drafters only, where the request asks for none itself.

@@ -50,7 +50,7 @@ class Running final : public Scheduled {
   void record_profiled(double ms);
   bool drafting() const { return !drafters.empty(); }
   bool uses(const Proposer& proposer) const {
-    return std::any_of(drafters.begin(), drafters.end(), [&](const Drafter& drafter) { return drafter.proposer == &proposer; });
+    return std::ranges::any_of(drafters, [&](const Drafter& drafter) { return drafter.proposer == &proposer; });
   }
   // Drafts read the blocks of `thinned` in place of a policy's selection: nobody has to learn one.
   bool chooses_blocks() const { return plan.sparse.drafts && plan.sparse.ratio < 1; }
@@ -70,6 +70,8 @@ class Running final : public Scheduled {
     Buffer tokens, q;
     int64_t rounds = 0, kept = 0;  // with guesses of its own; tokens of those
   };
+  // For what its guesses are drawn from: before it drafts, as under `auto` many requests never draw any.
+  void make_room_for_laws(Drafter&);
 
   RequestPlan plan;
   std::unique_ptr<AcceptanceRule> rule;

@@ -4,8 +4,8 @@ namespace hunch {
 
 SampledRows::SampledRows(Backend& backend, int64_t vocab, int64_t max_rows)
     : backend_(backend), vocab_(vocab), max_rows_(max_rows), weighs_(backend.asynchronous()) {
-  logits_ = backend.allocate(size_t(max_rows) * size_t(vocab) * sizeof(float));
-  tokens_ = backend.allocate(size_t(max_rows) * sizeof(int32_t), Memory::Shared);
+  logits_ = backend.allocate(size_t(max_rows) * vocab * sizeof(float));
+  tokens_ = backend.allocate(max_rows * sizeof(int32_t), Memory::Shared);
   positions_.resize(max_rows);
   chains_.reserve(max_rows);
 }
@@ -14,11 +14,10 @@ void SampledRows::prepare(Reads reads) {
   if (reads == Reads::Choices) return;
   const bool weighs = weighs_ && reads == Reads::Weights;
   Buffer& probs = weighs ? device_probs_ : probs_;
-  if (!probs)
-    probs = backend_.allocate(size_t(max_rows_) * size_t(vocab_) * sizeof(float), weighs ? Memory::Spare : Memory::Shared);
+  if (!probs) probs = backend_.allocate(size_t(max_rows_) * vocab_ * sizeof(float), weighs ? Memory::Spare : Memory::Shared);
   if (!weighs || weights_) return;
   weights_ = backend_.allocate(size_t(max_rows_) * 2 * sizeof(float), Memory::Shared);
-  residuals_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+  residuals_ = backend_.allocate(max_rows_ * sizeof(int32_t), Memory::Shared);
 }
 
 void SampledRows::sample(

@@ -54,7 +54,7 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
     if (bias <= kBanBias) banned[id] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (word.size() == 1) banned[word[0]] = true;
-  const auto nothing_left = [&] { return std::find(banned.begin(), banned.end(), false) == banned.end(); };
+  const auto nothing_left = [&] { return std::ranges::find(banned, false) == banned.end(); };
   if (nothing_left())
     return usage_error(
         "allowed_token_ids, bad_words and logit_bias leave no token that could be chosen; allow or unban at least one");

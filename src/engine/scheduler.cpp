@@ -1,7 +1,5 @@
 #include "engine/scheduler.h"
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 
@@ -71,7 +69,7 @@ void Scheduler::preempt(Scheduled& who) {
 // `who` was preempted itself, if so wished).
 bool Scheduler::reserve(Scheduled& who, int64_t entries, bool preempt_itself) {
   while (!who.sequence.pages.grow_to(entries, pool_)) {
-    Scheduled* worst = *std::max_element(running_.begin(), running_.end(), before);
+    Scheduled* worst = *std::ranges::max_element(running_, before);
     if (worst == &who && !preempt_itself) return false;
     preempt(*worst);
     if (worst == &who) return false;
@@ -83,8 +81,8 @@ const StepPlan& Scheduler::next() {
   plan_.decodes.clear();
   plan_.chunks.clear();
   for (Scheduled* who : waiting_) who->waited += !who->paused;
-  std::sort(waiting_.begin(), waiting_.end(), before);
-  std::sort(running_.begin(), running_.end(), before);
+  std::ranges::sort(waiting_, before);
+  std::ranges::sort(running_, before);
 
   // Best rank first, so that whoever is preempted has not been planned yet.
   int64_t budget = limits_.rows;
@@ -100,9 +98,10 @@ const StepPlan& Scheduler::next() {
     ++i;
   }
 
+  if (plan_.decodes.empty()) budget = limits_.most_rows();
   int64_t wanted = 0;
   for (const auto& decode : plan_.decodes) wanted += decode.who->want_drafts;
-  int64_t for_drafts = std::min({wanted, budget / 2, limits_.verify_rows - int64_t(plan_.decodes.size())});
+  int64_t for_drafts = std::min({wanted, budget / 2, limits_.verify_rows - std::ssize(plan_.decodes)});
   int64_t for_chunks = budget - for_drafts;
   for (size_t i = 0; i < running_.size(); ++i) {
     Scheduled& who = *running_[i];
@@ -110,7 +109,7 @@ const StepPlan& Scheduler::next() {
   }
   while (for_chunks >= limits_.selecting_rows && admit_next()) plan_chunk(*running_.back(), for_chunks);
 
-  if (plan_.chunks.empty()) for_drafts = std::min(budget, limits_.verify_rows - int64_t(plan_.decodes.size()));
+  if (plan_.chunks.empty()) for_drafts = std::min(budget, limits_.verify_rows - std::ssize(plan_.decodes));
   stats_.drafts_dropped += wanted - deal_drafts(for_drafts);
   return plan_;
 }
@@ -118,12 +117,14 @@ const StepPlan& Scheduler::next() {
 void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
   const Sequence& sequence = who.sequence;
   const int64_t left = who.prefill_target - sequence.committed_len;
-  int64_t rows = std::min({left, limits_.chunk_len, budget});
+  const int64_t alone = plan_.decodes.empty() ? limits_.alone_rows : 0;
+  const int64_t most = std::max(limits_.chunk_len, std::min(alone, limits_.alone_reads / (sequence.committed_len + alone + 1)));
+  int64_t rows = std::min({left, most, budget});
   // The rows that the first selection is taken from stay in one chunk.
   if (rows < left) rows = std::min(rows, std::max<int64_t>(0, left - selecting_rows(who)));
   if (rows <= 0 || !reserve(who, sequence.committed_len + rows, false)) return;
   plan_.chunks.push_back({&who, rows, rows == left});
-  budget -= rows;
+  budget -= std::max(rows, rows * alone / most);
 }
 
 // True if a running request is about to compute pages that `who` could share: it is worth waiting for them.
@@ -159,8 +160,8 @@ bool Scheduler::admit_next() {
   std::vector<int32_t> shared;
   const bool look = cache_ && who.use_cache;
   if (look) shared = cache_->find(sequence.tokens, who.prefill_target - selecting_rows(who), sequence.cache_salt);
-  const int64_t found = int64_t(shared.size()) * kPageLen;
-  const auto room = [&] { return pages_of(who.prefill_target + 1) - int64_t(shared.size()) <= pool_.num_free(); };
+  const int64_t found = std::ssize(shared) * kPageLen;
+  const auto room = [&] { return pages_of(who.prefill_target + 1) - std::ssize(shared) <= pool_.num_free(); };
   bool fits = room();
   while (!fits && unseat_paused()) fits = room();
   if ((!running_.empty() && !fits) || (look && somebody_computes_more(who, found))) {

@@ -57,6 +57,10 @@ struct SchedulerLimits {
   int64_t rows = 512;        // of a step; at least max_seqs + 2 selecting_rows
   int64_t verify_rows = 65;  // of those, at most so many that are not a prompt's; at least max_seqs
   int64_t chunk_len = 512;
+  // Of a step and of a chunk where no request decodes, if that is more; of a chunk's rows times its entries, as scratch grows
+  // with them.
+  int64_t alone_rows = 0, alone_reads = int64_t(1) << 26;
+  int64_t most_rows() const { return std::max(rows, alone_rows); }
   int selecting_rows = 2;  // that a target leaves to run even where the prefix cache has all of it
   // Rows that one request may keep in one chunk: there is always a step with room for them.
   int most_selecting() const { return int(std::max<int64_t>(selecting_rows, std::min(chunk_len, (rows - max_seqs) / 2))); }

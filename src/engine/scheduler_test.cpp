@@ -85,7 +85,7 @@ class Machine {
     for (const auto& chunk : plan.chunks) {
       const Sequence& s = chunk.who->sequence;
       EXPECT_GT(chunk.rows, 0);
-      EXPECT_LE(chunk.rows, limits.chunk_len);
+      EXPECT_LE(chunk.rows, plan.decodes.empty() ? std::max(limits.chunk_len, limits.alone_rows) : limits.chunk_len);
       EXPECT_GE(s.pages.capacity(), s.committed_len + chunk.rows);
       const int64_t left = chunk.who->prefill_target - s.committed_len - chunk.rows;
       const int together = std::clamp(chunk.who->selecting_rows, limits.selecting_rows, limits.most_selecting());
@@ -93,7 +93,7 @@ class Machine {
       EXPECT_EQ(chunk.last, left == 0);
       rows += chunk.rows;
     }
-    EXPECT_LE(rows, limits.rows);
+    EXPECT_LE(rows, plan.decodes.empty() ? limits.most_rows() : limits.rows);
     EXPECT_LE(verify, limits.verify_rows);
     EXPECT_LE(scheduler->num_running(), limits.max_seqs);
     // Every slot once; pages that two sequences hold are whole and committed.
@@ -134,6 +134,25 @@ TEST(Scheduler, RunsPromptsInChunksBesideThoseThatDecode) {
   }
   EXPECT_TRUE(beside);
   machine.run_dry();
+}
+
+TEST(Scheduler, ChunksAreLongerWhereNobodyDecodes) {
+  SchedulerLimits limits = kSmall;
+  limits.alone_rows = 150;
+  Machine machine(limits, 100, false);
+  machine.add(200, 9), machine.add(150, 4);
+  EXPECT_EQ(machine.step().chunks[0].rows, 150);
+  EXPECT_EQ(machine.step().chunks.size(), 2u);  // the first prompt's end and a part of the second
+  EXPECT_EQ(machine.step().chunks[0].rows, 48);
+  machine.run_dry();
+  limits.alone_reads = 151 * 150;  // behind 151 entries as many rows as anybody has
+  Machine scarce(limits, 100, false);
+  scarce.add(500, 9), scarce.add(500, 9);
+  EXPECT_EQ(scarce.step().chunks[0].rows, 150);
+  const StepPlan& plan = scarce.step();
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].rows, 151 * 150 / 301);
+  scarce.run_dry();
 }
 
 TEST(Scheduler, DealsDraftsEvenlyAndNeverTakesARowFromOthers) {
@@ -224,7 +243,8 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
     Machine machine({.max_seqs = seqs,
                         .rows = rows,
                         .verify_rows = std::min<int64_t>(rows, seqs + dice() % 40),
-                        .chunk_len = 2 + int64_t(dice() % 80)},
+                        .chunk_len = 2 + int64_t(dice() % 80),
+                        .alone_rows = int64_t(dice() % 2 * (dice() % 200))},
         6 + int64_t(dice() % 12), seed % 3 != 0, seed);
     for (int event = 0; event < 400; ++event) {
       const unsigned what = dice() % 10;

@@ -18,7 +18,7 @@ namespace {
 double now_ms() { return ms_since({}); }
 
 Status check_prompt(const Request& request, const EngineParts& parts) {
-  const int64_t vocab = parts.model->shape().vocab_size, length = int64_t(request.prompt.size());
+  const int64_t vocab = parts.model->shape().vocab_size, length = std::ssize(request.prompt);
   if (length == 0) return usage_error("the prompt is empty: give at least one token");
   if (length >= parts.context_len)
     return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
@@ -92,12 +92,12 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   HUNCH_TRY(RequestPlan plan, plan_on(parts_, request));
   pace(request, parts_.options.max_draft, plan);
   if (plan.planned && parts_.model->shape().nsa.used()) {  // arms keep their places, nothing is made for this one
-    std::replace(plan.drafters.begin(), plan.drafters.end(), std::string("self"), std::string("none"));
+    std::ranges::replace(plan.drafters, std::string("self"), std::string("none"));
     plan.draft_weights.reset();
   }
   if (plan.planned)
     for (const EngineParts::Learned& drafter : parts_.learned) {
-      if (plan.drafters.size() == size_t(kMaxArms)) break;
+      if (plan.drafters.size() == kMaxArms) break;
       plan.drafters.push_back(drafter.name);
     }
   // Trees of the planner's, unless the request has its own idea of them.
@@ -132,7 +132,7 @@ void Service::release(Channel* channel) {
   while (!channel->ended()) {
     if (!try_step()) {
       bool drained = false;
-      channel->take_until(std::chrono::steady_clock::now() + std::chrono::milliseconds(5), drained);
+      channel->take_until(Clock::now() + std::chrono::milliseconds(5), drained);
     }
   }
   const std::lock_guard lock(mutex_);
@@ -348,7 +348,7 @@ void Service::Session::say(int64_t at, bool guessed) {
   TokenEvent event{
       .id = id,
       .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
-      .index = int64_t(stats.tokens.size()),
+      .index = std::ssize(stats.tokens),
       .text = std::move(said.text),
   };
   if (guessed) event.drafter = Register<Proposer>::find(run.drafters[run.chosen].name)->name;
@@ -386,7 +386,7 @@ void Service::collect(Running& run) {
 // Into the totals: what a request has written and guessed since it was counted last.
 void Service::count(Session& session) {
   const Generation& run = session.running->stats;
-  const Session::Counts now{int64_t(run.tokens.size()), run.rounds, run.drafted, run.accepted};
+  const Session::Counts now{std::ssize(run.tokens), run.rounds, run.drafted, run.accepted};
   const Session::Counts then = std::exchange(session.counted, now);
   const std::lock_guard lock(mutex_);
   stats_.generated_tokens += now.tokens - then.tokens, stats_.rounds += now.rounds - then.rounds;

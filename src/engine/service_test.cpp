@@ -114,7 +114,7 @@ TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
   EXPECT_FALSE(slow->finished());
   std::vector<int32_t> taken;
   while (auto event = slow->next()) {
-    EXPECT_EQ(event->index, int64_t(taken.size()));
+    EXPECT_EQ(event->index, std::ssize(taken));
     taken.push_back(event->id);
   }
   EXPECT_EQ(taken, plain_long);
@@ -317,7 +317,7 @@ TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
     std::vector<std::unique_ptr<TokenStream>> streams;
     for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 100)));
     for (int taken = 0; taken < round * 7; ++taken) streams[taken % 8]->next_within(1);
-    if (round % 2) std::reverse(streams.begin(), streams.end());
+    if (round % 2) std::ranges::reverse(streams);
     streams.clear();
     const EngineStats stats = engine->stats();
     EXPECT_EQ(stats.kv_pages_used, 0);

@@ -51,13 +51,13 @@ Step::Step(EngineParts& parts, const SchedulerLimits& limits)
       // Every request's verified rows, and one row of each that ends its prompt in the same step.
       rows_(*parts.backend, parts.model->shape().vocab_size, limits.verify_rows + limits.max_seqs),
       most_looked_(std::min<int64_t>(kMostLooked, limits.verify_rows)) {
-  ids_ = parts.backend->allocate(size_t(limits.rows) * sizeof(int32_t), Memory::Shared);
-  hidden_ = parts.backend->allocate(size_t(limits.rows) * size_t(parts.model->shape().hidden) * sizeof(float));
-  taps_ = parts.backend->allocate(size_t(limits.rows) * parts.taps.size() * size_t(parts.model->shape().hidden) * sizeof(float));
+  ids_ = parts.backend->allocate(limits.most_rows() * sizeof(int32_t), Memory::Shared);
+  hidden_ = parts.backend->allocate(size_t(limits.most_rows()) * parts.model->shape().hidden * sizeof(float));
+  taps_ = parts.backend->allocate(size_t(limits.most_rows()) * parts.taps.size() * parts.model->shape().hidden * sizeof(float));
   const size_t looked = size_t(rows_.max_rows()) * (1 + kMaxLogprobs);
   looked_ids_ = parts.backend->allocate(looked * sizeof(int32_t), Memory::Shared);
   looked_values_ = parts.backend->allocate(looked * sizeof(float), Memory::Shared);
-  looks_.reserve(size_t(rows_.max_rows())), looked_for_.reserve(size_t(rows_.max_rows()));
+  looks_.reserve(rows_.max_rows()), looked_for_.reserve(rows_.max_rows());
   const size_t most = limits.max_seqs;
   tasks_.reserve(most), verified_.reserve(most), asked_.reserve(most), reading_.reserve(most), segments_.reserve(most);
   followed_.reserve(most), report_.drafted.reserve(kMaxArms);
@@ -121,7 +121,7 @@ void Step::propose(const StepPlan& plan) {
   bool flying = false;
   for (const auto& decode : plan.decodes) {
     Proposer* proposer = proposer_of(running(decode));
-    if (!proposer || running(decode).looked_up || std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
+    if (!proposer || running(decode).looked_up || std::ranges::find(asked_, proposer) != asked_.end()) continue;
     asked_.push_back(proposer);
     tasks_.clear();
     bool here = false;  // masks, bad words and what is said unchecked want guesses before the pass
@@ -160,12 +160,13 @@ void Step::propose(const StepPlan& plan) {
 
 // Nobody waits level by level, but once for all.
 void Step::land() {
-  if (std::none_of(tasks_.begin(), tasks_.end(), [](const DraftTask& task) { return task.tree->in_flight; })) return;
+  if (std::ranges::none_of(tasks_, [](const DraftTask& task) { return task.tree->in_flight; })) return;
   const bool good = parts_.backend->synchronize().ok();  // else the pass says why
   for (const DraftTask& task : tasks_) task.tree->in_flight = false, task.tree->size *= good;
 }
 
 DraftTask Step::task_of(Running& who, size_t drafter, int drafts, int depth, bool branch) const {
+  who.make_room_for_laws(who.drafters[drafter]);
   const bool branches = who.rule->takes_branches();
   const StaticTree& shape = who.plan.token_tree;
   return {
@@ -275,7 +276,7 @@ void Step::forward(const StepPlan& plan) {
         .selecting_rows = chunk.last && who.learns ? int(std::min<int64_t>(who.policy->prompt_rows(), chunk.rows)) : 0});
   }
   if (rows == 0) return;
-  if (!flying) parts_.backend->hurry();  // nothing runs meanwhile
+  if (!flying) parts_.backend->hurry(std::ssize(segments_));  // nothing runs meanwhile
 
   const Model& model = *parts_.model;
   auto hidden = hidden_.view<float>(rows, model.shape().hidden);
@@ -285,8 +286,8 @@ void Step::forward(const StepPlan& plan) {
     parts_.pass->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_, {parts_.taps, taps_of(rows)});
     // Of chunks that end no prompt only K and V are wanted, as a rule.
     const bool read = verify_rows > 0 || parts_.follows_last || model.shape().nsa.used() ||
-        std::any_of(plan.chunks.begin(), plan.chunks.end(),
-            [&](const auto& chunk) { return chunk.last || running(chunk).plan.prompt_logprobs >= 0; });
+        std::ranges::any_of(
+            plan.chunks, [&](const auto& chunk) { return chunk.last || running(chunk).plan.prompt_logprobs >= 0; });
     model.forward(*parts_.pass, read ? hidden : View<float, 2>{});
     if (verify_rows > 0) model.logits(*parts_.backend, hidden.slice(0, verify_rows), rows_.logits(0, verify_rows));
     int64_t first = 0;
@@ -366,7 +367,7 @@ void Step::preview(const StepPlan& plan, View<const float, 2> hidden) {
   for (const auto& chunk : plan.chunks)
     for (const Running::Drafter& drafter : running(chunk).drafters) {
       Proposer* const proposer = drafter.proposer;
-      if (std::find(asked_.begin(), asked_.end(), proposer) != asked_.end()) continue;
+      if (std::ranges::find(asked_, proposer) != asked_.end()) continue;
       asked_.push_back(proposer), reading_.clear();
       for (const auto& other : plan.chunks)
         if (running(other).uses(*proposer)) reading_.push_back(&other.who->sequence);
@@ -427,7 +428,7 @@ void Step::fail_all(const StepPlan& plan, const Error& why) {
 }
 
 void Step::look_at(int64_t first, std::span<const int32_t> ids, int count, int64_t at) {
-  const int64_t rows = int64_t(ids.size());
+  const int64_t rows = std::ssize(ids);
   const auto seen = looked_ids_.view<int32_t>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
   const auto values = looked_values_.view<float>(rows_.max_rows(), 1 + kMaxLogprobs).slice(at, rows);
   for (int64_t row = 0; row < rows; ++row) seen(row, 0) = ids[row];
@@ -470,7 +471,7 @@ void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const
   const Sequence& sequence = who.sequence;
   Generation& stats = who.stats;
   const int64_t end = std::min(chunk.rows, sequence.prompt_len - 1 - sequence.committed_len);
-  for (int64_t row = int64_t(stats.prompt_logprobs.size()) - sequence.committed_len; row < end;) {
+  for (int64_t row = std::ssize(stats.prompt_logprobs) - sequence.committed_len; row < end;) {
     const int64_t rows = std::min(end - row, most_looked_), next = sequence.committed_len + row + 1;
     parts_.model->logits(*parts_.backend, hidden.slice(row, rows), rows_.logits(0, rows));
     look_at(0, std::span(sequence.tokens).subspan(next, rows), who.plan.prompt_logprobs, 0);

@@ -81,7 +81,7 @@ class Step {
   void preview(const StepPlan&, View<const float, 2> hidden);
   void follow(const StepPlan&, View<const float, 2> hidden);
   View<float, 2> taps_of(int64_t rows) const {
-    return taps_.view<float>(rows, int64_t(parts_.taps.size()) * parts_.model->shape().hidden);
+    return taps_.view<float>(rows, std::ssize(parts_.taps) * parts_.model->shape().hidden);
   }
 
   EngineParts& parts_;

@@ -147,7 +147,7 @@ bool StrategyGuard::go_to(size_t at) {
 
 size_t StrategyGuard::plain() const {
   const auto& all = row_->ranked;
-  return size_t(std::find_if(all.begin(), all.end(), [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin());
+  return size_t(std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin());
 }
 
 // Below expectation: fewer guesses are accepted than were when it was profiled, or it is slower than plain decoding was then.

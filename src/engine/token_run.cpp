@@ -40,7 +40,7 @@ TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {
   const ModelShape& shape = parts.model->shape();
   ids_ = parts.backend->allocate(rows * sizeof(int32_t), Memory::Shared);
   hidden_ = parts.backend->allocate(rows * size_t(shape.hidden) * sizeof(float));
-  logits_ = parts.backend->allocate(size_t(kLogitRows) * size_t(shape.vocab_size) * sizeof(float), Memory::Shared);
+  logits_ = parts.backend->allocate(size_t(kLogitRows) * shape.vocab_size * sizeof(float), Memory::Shared);
 }
 
 TokenRun::~TokenRun() { sequence_.pages.release_past(0, *parts_.pool); }
@@ -75,12 +75,12 @@ void TokenRun::wait() {
 
 void TokenRun::feed(
     std::span<const int32_t> tokens, int rows_per_pass, Logits wanted, const OnLogits& on_logits, SparseCheck* check) {
-  HUNCH_CHECK(sequence_.committed_len + int64_t(tokens.size()) <= max_len_);
+  HUNCH_CHECK(sequence_.committed_len + std::ssize(tokens) <= max_len_);
   const ModelShape& shape = parts_.model->shape();
   const int64_t most = std::clamp<int64_t>(rows_per_pass, 1, parts_.pass->max_rows());
-  for (int64_t first = 0; first < int64_t(tokens.size()); first += most) {
+  for (int64_t first = 0; first < std::ssize(tokens); first += most) {
     if (interrupted_ && *interrupted_) return;
-    const int64_t rows = std::min(most, int64_t(tokens.size()) - first);
+    const int64_t rows = std::min(most, std::ssize(tokens) - first);
     auto ids = ids_.view<int32_t>(rows);
     std::copy_n(tokens.begin() + first, rows, ids.data);
     auto hidden = hidden_.view<float>(rows, shape.hidden);
@@ -99,7 +99,7 @@ void TokenRun::feed(
     sequence_.committed_len += rows;
     if (wanted == Logits::All) {
       logits_of(hidden, first, on_logits);
-    } else if (wanted == Logits::Last && first + rows == int64_t(tokens.size())) {
+    } else if (wanted == Logits::Last && first + rows == std::ssize(tokens)) {
       logits_of(View<const float, 2>(hidden).slice(rows - 1, 1), first + rows - 1, on_logits);
     }
   }

@@ -33,7 +33,7 @@ bool numbers(const json& in, std::vector<std::vector<float>>& out, size_t layers
 CheckRecord make_record(int layers, int rows) {
   CheckRecord out;
   out.rows = rows, out.layers = layers;
-  out.jaccard.assign(size_t(layers) * size_t(layers), 0);
+  out.jaccard.assign(size_t(layers) * layers, 0);
   out.overlap.assign(rows, 0), out.overlap_pairs.assign(rows, 0);
   out.channels.assign(layers, std::vector<int64_t>(CheckRecord::kBins));
   out.ratios.resize(layers), out.sets.resize(layers);
@@ -44,20 +44,20 @@ std::vector<int> choose_anchors(std::span<const double> similarity, int layers, 
   const auto like = [&](int a, int b) { return similarity[a * layers + b]; };
   std::vector<int> order(size_t(layers) - 1);
   std::iota(order.begin(), order.end(), 1);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return like(a, a - 1) < like(b, b - 1); });
+  std::ranges::stable_sort(order, [&](int a, int b) { return like(a, a - 1) < like(b, b - 1); });
   std::vector<int> anchors{0};  // J(M_1, M_0) = 0 by definition: always the least
   anchors.insert(anchors.end(), order.begin(), order.begin() + std::clamp(count - 1, 0, layers - 1));
-  std::sort(anchors.begin(), anchors.end());
+  std::ranges::sort(anchors);
   // Little likeness to the layer before is not little likeness to the anchor that serves: long spans drift.
   while (int(anchors.size()) < std::min(most, layers)) {
     int worst = -1;
     double least = kServed;
     for (int layer = 0; layer < layers; ++layer) {
-      const int anchor = *(std::upper_bound(anchors.begin(), anchors.end(), layer) - 1);
+      const int anchor = *(std::ranges::upper_bound(anchors, layer) - 1);
       if (anchor != layer && like(layer, anchor) < least) worst = layer, least = like(layer, anchor);
     }
     if (worst < 0) break;
-    anchors.insert(std::upper_bound(anchors.begin(), anchors.end(), worst), worst);
+    anchors.insert(std::ranges::upper_bound(anchors, worst), worst);
   }
   return anchors;
 }
@@ -118,7 +118,7 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
     if (!layer.is_number_integer() || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= layers) return damaged;
     out.anchors.push_back(layer.get<int>());
   }
-  if ((!out.anchors.empty() && out.anchors[0] != 0) || !std::is_sorted(out.anchors.begin(), out.anchors.end()) ||
+  if ((!out.anchors.empty() && out.anchors[0] != 0) || !std::ranges::is_sorted(out.anchors) ||
       !numbers(in["channel_sizes"], out.channel_sizes, layers) || !numbers(in["expert_betas"], out.expert_betas, layers))
     return damaged;
   return out;

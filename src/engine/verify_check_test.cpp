@@ -193,7 +193,7 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   Request next = exact;
   next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
   const auto longer = generate(*engine, next);
-  EXPECT_GT(longer.reused_tokens, int64_t(exact.prompt.size())) << "what the thinned drafts' request left behind";
+  EXPECT_GT(longer.reused_tokens, std::ssize(exact.prompt)) << "what the thinned drafts' request left behind";
   EXPECT_EQ(longer.tokens, generate(*load(), next).tokens);
   const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16});
   auto a = engine->submit(thin), b = engine->submit(lossy), c = engine->submit(exact), d = engine->submit(thin);

@@ -82,7 +82,7 @@ Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& 
   if (mode == "same") HUNCH_OK(check_same(target, draft));
   VocabMap map = Matcher(target, draft).map(mode == "same");
   const auto guessed = [](int32_t id) { return id >= 0; };
-  if (std::none_of(map.target_ids.begin(), map.target_ids.end(), guessed))
+  if (std::ranges::none_of(map.target_ids, guessed))
     return usage_error(
         fmt::format("{}: has no token in common with {}; use a draft model of the target's family", draft.source, target.source));
   if (target.columns != draft.columns) return map;

@@ -61,8 +61,8 @@ class PagePool {
   uint32_t generation(int32_t page) const { return generations_[index(page)]; }
   int64_t num_kept() const { return kept_; }  // by the keeper alone
   // Pages that take() can give; a kept one may have to wait for those that continue it.
-  int64_t num_free() const { return int64_t(free_.size()) + kept_; }
-  int64_t num_pages() const { return int64_t(holders_.size()); }
+  int64_t num_free() const { return std::ssize(free_) + kept_; }
+  int64_t num_pages() const { return std::ssize(holders_); }
 
  private:
   size_t index(int32_t page) const {

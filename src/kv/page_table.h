@@ -12,11 +12,11 @@ namespace hunch {
 class PageTable {
  public:
   // Room for `max_entries` without reallocation: views of the table stay valid for the sequence's life.
-  explicit PageTable(int64_t max_entries = 0) { pages_.reserve(size_t((max_entries + kPageLen - 1) / kPageLen)); }
+  explicit PageTable(int64_t max_entries = 0) { pages_.reserve((max_entries + kPageLen - 1) / kPageLen); }
 
   // Owns pages for entries [0, entries) afterwards; false if the pool ran out (pages taken so far stay owned).
   bool grow_to(int64_t entries, PagePool& pool) {
-    while (int64_t(pages_.size()) * kPageLen < entries) {
+    while (std::ssize(pages_) * kPageLen < entries) {
       const auto page = pool.take();
       if (!page) return false;
       HUNCH_CHECK(pages_.size() < pages_.capacity());
@@ -37,8 +37,8 @@ class PageTable {
     }
   }
   int32_t page_of(int64_t entry) const { return pages_[entry / kPageLen]; }
-  int64_t num_pages() const { return int64_t(pages_.size()); }
-  int64_t capacity() const { return int64_t(pages_.size()) * kPageLen; }
+  int64_t num_pages() const { return std::ssize(pages_); }
+  int64_t capacity() const { return std::ssize(pages_) * kPageLen; }
   View<const int32_t, 1> view() const { return View<const int32_t, 1>(pages_.data(), pages_.size()); }
 
  private:

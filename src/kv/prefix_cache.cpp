@@ -42,7 +42,7 @@ std::vector<int32_t> PrefixCache::find(std::span<const int32_t> tokens, int64_t 
   std::vector<Node*> path;
   uint64_t chain = chain_of(salt);
   Node* before = nullptr;
-  for (int64_t first = 0; first + kPageLen <= std::min<int64_t>(max_entries, int64_t(tokens.size())); first += kPageLen) {
+  for (int64_t first = 0; first + kPageLen <= std::min<int64_t>(max_entries, std::ssize(tokens)); first += kPageLen) {
     const auto part = tokens.subspan(first, kPageLen);
     chain = chain_of(chain, part);
     before = lookup(before, chain, part, salt);

@@ -122,7 +122,7 @@ TEST(PrefixCache, PublishingATokenCostsNothingAndAPageOneLookHoweverLongTheSeque
       other.pages.release_past(0, pool);
       if (given_up) cache.clear();
       const int64_t before = cache.pages_sought();
-      for (int64_t len = kPages * kPageLen; len <= int64_t(tokens.size()); ++len) {
+      for (int64_t len = kPages * kPageLen; len <= std::ssize(tokens); ++len) {
         own.committed_len = len;
         ASSERT_TRUE(own.pages.grow_to(len, pool));
         cache.publish(own, so_far);
@@ -161,7 +161,7 @@ TEST(PrefixCache, TwoBeginningsOfOneHashAreTwoBeginnings) {
   };
   std::vector<std::pair<uint64_t, int32_t>> hashes;
   for (int32_t token = 0; token < 1 << 18; ++token) hashes.emplace_back(mix(0x9e3779b97f4a7c15u + uint64_t(token)), token);
-  std::sort(hashes.begin(), hashes.end());
+  std::ranges::sort(hashes);
   auto one = counted(0, 80), other = one;
   for (size_t i = 0; i + 1 < hashes.size() && one == other; ++i) {
     const uint64_t difference = hashes[i + 1].first - hashes[i].first;

@@ -33,7 +33,7 @@ struct Sequence {
   // Its rules ask which drafts stand before a row: the host must know them.
   bool needs_drafts_here() const { return logit_state && logit_state->reads_drafts(); }
   int32_t pending() const { return tokens.back(); }
-  int64_t len() const { return int64_t(tokens.size()); }
+  int64_t len() const { return std::ssize(tokens); }
 };
 
 }

@@ -13,7 +13,7 @@ constexpr int kMostListed = 32;  // blocks that every backend takes in a list
 
 bool IndexSharing::any() const { return shares() || layers_reused() > 0; }
 
-int IndexSharing::layers_reused() const { return int(std::count(reused.begin(), reused.end(), uint8_t(1))); }
+int IndexSharing::layers_reused() const { return int(std::ranges::count(reused, uint8_t(1))); }
 
 void traverse(std::span<const int32_t> parents, int rows, bool depth_first, std::vector<int>& order) {
   order.clear();
@@ -32,7 +32,7 @@ void traverse(std::span<const int32_t> parents, int rows, bool depth_first, std:
 }
 
 int chooser_of(std::span<const int> rows, View<const int32_t, 1> positions) {
-  return *std::max_element(rows.begin(), rows.end(), [&](int a, int b) { return positions(a) < positions(b); });
+  return *std::ranges::max_element(rows, [&](int a, int b) { return positions(a) < positions(b); });
 }
 
 int shared_list_len(const NsaShape& s) {

@@ -36,7 +36,7 @@ void finish_rows(Backend& backend, const ModelShape& shape, const LatentWeights&
 
 bool LatentWeights::complete() const {
   const auto all = [](const auto& weights) {
-    return !weights.empty() && std::all_of(weights.begin(), weights.end(), [](const auto& weight) { return bool(weight); });
+    return !weights.empty() && std::ranges::all_of(weights, [](const auto& weight) { return bool(weight); });
   };
   return q && kv_down && (q_down || shape.q_rank == 0) && all(key) && all(value);
 }

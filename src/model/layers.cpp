@@ -31,9 +31,9 @@ std::vector<float> WeightLoader::values(const std::string& name) {
 Buffer WeightLoader::vector(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return {};
-  row_.resize(size_t(std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t(1), std::multiplies<>())));
-  if (!tensor->data) std::fill(row_.begin(), row_.end(), name.ends_with("norm.weight") ? 1.0f : 0.0f);
-  else dequantise_row(tensor->dtype, tensor->data, row_.data(), int64_t(row_.size()));
+  row_.resize(std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t(1), std::multiplies<>()));
+  if (!tensor->data) std::ranges::fill(row_, name.ends_with("norm.weight") ? 1.0f : 0.0f);
+  else dequantise_row(tensor->dtype, tensor->data, row_.data(), std::ssize(row_));
   return backend_.constant(row_);
 }
 
@@ -64,7 +64,7 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
   // Scales by blocks of rows would not survive: such a matrix is taken by its values.
   const bool scaled = tensor->dtype == DType::F8_E4M3;
   const int64_t columns = tensor->shape.back();
-  const size_t row_bytes = scaled ? size_t(columns) * sizeof(float) : dtype_bytes(tensor->dtype, columns);
+  const size_t row_bytes = scaled ? columns * sizeof(float) : dtype_bytes(tensor->dtype, columns);
   std::vector<std::byte> rows;
   for (int64_t row = 0; row < tensor->shape.front(); ++row) {
     if ((row / step % 2 == 1) != second) continue;
@@ -165,7 +165,7 @@ void WeightLoader::convert(const Tensor& tensor, DType type) {
 }
 
 bool ExpertWeights::complete() const {
-  return router && !owned.empty() && std::all_of(owned.begin(), owned.end(), [](const auto& weight) { return bool(weight); });
+  return router && !owned.empty() && std::ranges::all_of(owned, [](const auto& weight) { return bool(weight); });
 }
 
 size_t FeedForwardWeights::idle_bytes() const {
@@ -241,7 +241,7 @@ BlockScratch::BlockScratch(Arena& arena, const ModelShape& shape, int64_t rows) 
 RopeTable::RopeTable(Backend& backend, const ModelShape& shape) {
   const RopeFrequencies rope = rope_frequencies(shape);
   inv_freq_ = backend.constant(rope.inv_freq);
-  pairs_ = int64_t(rope.inv_freq.size());
+  pairs_ = std::ssize(rope.inv_freq);
   magnitude_ = rope.magnitude;
 }
 

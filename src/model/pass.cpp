@@ -1,9 +1,10 @@
 #include "model/pass.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
+
+#include "base/clock.h"
 
 namespace hunch {
 namespace {
@@ -15,7 +16,7 @@ size_t scratch_bytes(const ModelShape& shape, const PassLimits& limits) {
   const int64_t floats_per_row = 3 * shape.hidden + 2 * attention + 2 * kv + 2 * shape.widest_ffn() + shape.head_dim + experts +
       (shape.nsa.used() ? 3 * int64_t(shape.heads) + 16 : 0) + shape.latent.q_rank +
       shape.heads * std::max(shape.latent.nope + shape.latent.rope, shape.latent.value);
-  return size_t(floats_per_row + limits.floats_per_row) * size_t(limits.max_rows) * sizeof(float) + 64 * 32;
+  return size_t(floats_per_row + limits.floats_per_row) * limits.max_rows * sizeof(float) + 64 * 32;
 }
 
 // A row's position behind first_position: its number in a chain, its depth in a tree.
@@ -24,6 +25,11 @@ int offset_of(const Segment& segment, int row) {
   int depth = 0;
   for (int at = segment.parents[segment.round_row + row]; at >= 0; at = segment.parents[at]) ++depth;
   return depth;
+}
+
+// A tree's rows stand in order of their numbers, whatever their depths.
+int64_t first_stored(const Segment& segment, int64_t first_entry) {
+  return first_entry + (segment.parents.empty() ? 0 : segment.round_row);
 }
 
 }
@@ -53,7 +59,7 @@ void Pass::begin(View<const int32_t, 1> ids, std::span<const Segment> segments, 
   ids_ = ids, taps_ = taps;
   segments_.assign(segments.begin(), segments.end());
   num_rows_ = 0;
-  parts_.clear();
+  parts_.clear(), runs_.clear();
   for (const Segment& segment : segments_) {
     SparseCheck* check =
         segment.check && (segment.check->thins_channels() || segment.check->thins_experts()) ? segment.check : nullptr;
@@ -91,14 +97,16 @@ PassInfo Pass::info_of(const Segment& segment) const {
   return info;
 }
 
+// Drafts write here too: tentative rows that nobody trusts, overwritten in every layer by the verify pass that follows.
+void Pass::store_own(int layer, const Segment& segment, int64_t first_row, View<const float, 3> k, View<const float, 3> v) {
+  const auto rows_of = [&](const auto& x) { return x.slice(first_row, segment.num_rows); };
+  const int64_t first_entry = first_stored(segment, segment.first_position);
+  const KvRef own{&store_, segment.sequence->pages.view()};
+  backend_.store_kv({.layer = layer, .k = rows_of(k), .v = rows_of(v), .kv = own, .first_entry = first_entry});
+}
+
 AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, const Attend& args) {
   const KvRef own{&store_, segment.sequence->pages.view()};
-  const auto k = args.k.slice(first_row, segment.num_rows), v = args.v.slice(first_row, segment.num_rows);
-  // Drafts write here too: tentative rows that nobody trusts, overwritten in every layer by the verify pass that follows.
-  // A tree's rows stand in order of their numbers, whatever their depths.
-  const int skipped = segment.parents.empty() ? 0 : segment.round_row;
-  backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = own, .first_entry = segment.first_position + skipped});
-
   AttentionRun run{
       .first_row = first_row, .num_rows = segment.num_rows, .kv = own, .window = shape_.window_of(layer), .first = segment.first};
   HUNCH_CHECK(segment.first == 0 || !segment.policy);
@@ -123,7 +131,11 @@ AttentionRun Pass::run_of(int layer, const Segment& segment, int64_t first_row, 
         run.index = selection.index, run.tail_first = selection.tail_first;
       } else {
         run.kv = selection.kv;
-        backend_.store_kv({.layer = layer, .k = k, .v = v, .kv = selection.kv, .first_entry = first_entry + skipped});
+        backend_.store_kv({.layer = layer,
+            .k = args.k.slice(first_row, segment.num_rows),
+            .v = args.v.slice(first_row, segment.num_rows),
+            .kv = selection.kv,
+            .first_entry = first_stored(segment, first_entry)});
       }
     }
   }
@@ -189,11 +201,7 @@ void Pass::attend_sparsely(int layer, const Attend& args) {
     const Segment& segment = segments_[i];
     HUNCH_CHECK(!segment.policy && segment.phase != Segment::Phase::Draft && segment.first == 0);
     const KvRef kv{&store_, segment.sequence->pages.view()}, rows{limits_.compressed, compressing_[i].pages};
-    backend_.store_kv({.layer = layer,
-        .k = args.k.slice(first_row, segment.num_rows),
-        .v = args.v.slice(first_row, segment.num_rows),
-        .kv = kv,
-        .first_entry = segment.first_position});
+    store_own(layer, segment, first_row, args.k, args.v);
     backend_.compress_kv(
         {.layer = layer, .nsa = args.nsa, .kv = kv, .rows = rows, .first = compressing_[i].first, .last = compressing_[i].last});
     NsaRun run{.first_row = first_row, .num_rows = segment.num_rows, .kv = kv, .rows = rows};
@@ -216,7 +224,7 @@ void Pass::attend_sparsely(int layer, const Attend& args) {
   };
   // Lists of a layer stay for those behind it that reuse them.
   const auto chosen = chosen_.view<int32_t>(limits_.max_rows, shape_.kv_heads, shape_.nsa.sel_count);
-  const bool kept = std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.sharing; });
+  const bool kept = std::ranges::any_of(segments_, [](const Segment& s) { return s.sharing; });
   call(choosing_.own, kept ? chosen : View<int32_t, 3>{}, false, args.out);
   call(choosing_.reused, chosen, true, args.out);
   if (choosing_.shared.empty()) return;
@@ -231,17 +239,22 @@ void Pass::attend_sparsely(int layer, const Attend& args) {
 
 void Pass::attend(int layer, const Attend& args) {
   if (args.nsa.shape) return attend_sparsely(layer, args);
-  runs_.clear();
+  const bool again = !runs_.empty();
+  runs_.resize(segments_.size());
   int64_t first_row = 0;
-  for (const Segment& segment : segments_) {
-    runs_.push_back(run_of(layer, segment, first_row, args));
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    store_own(layer, segment, first_row, args.k, args.v);
+    if (again && !segment.policy && !segment.check) runs_[i].window = shape_.window_of(layer);
+    else runs_[i] = run_of(layer, segment, first_row, args);
     first_row += segment.num_rows;
   }
   // Policies copy what their scores need: calls of one kind in a row, which backends take together.
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
+    if (!segment.policy) continue;
     const PassInfo info = info_of(segment);
-    if (segment.policy && !info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_[i]);
+    if (!info.draft && info.num_rows > 0) request_scores(layer, segment, info, runs_[i]);
   }
   auto lse = lse_.view<float>(num_rows_, shape_.heads);
   backend_.attention(
@@ -249,9 +262,10 @@ void Pass::attend(int layer, const Attend& args) {
 
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
+    if (!segment.policy) continue;
     const PassInfo info = info_of(segment);
-    if (!segment.policy || info.num_rows == 0) continue;
-    const auto start = std::chrono::steady_clock::now();
+    if (info.num_rows == 0) continue;
+    const auto start = Clock::now();
     const AttentionRun& run = runs_[i];
     const int64_t counting = run.first_row + run.num_rows - info.num_rows;
     segment.policy->learn(layer, info,
@@ -260,7 +274,7 @@ void Pass::attend(int layer, const Attend& args) {
             .scores = run.scores.out,
             .scale = args.scale,
             .kv = {&store_, segment.sequence->pages.view()}});
-    if (!info.draft) select_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (!info.draft) select_ms_ += ms_since(start);
   }
 }
 
@@ -268,11 +282,7 @@ void Pass::store(int layer, View<const float, 3> k, View<const float, 3> v) {
   int64_t first_row = 0;
   for (const Segment& segment : segments_) {
     HUNCH_CHECK((!segment.policy || info_of(segment).num_rows == 0) && segment.parents.empty());
-    backend_.store_kv({.layer = layer,
-        .k = k.slice(first_row, segment.num_rows),
-        .v = v.slice(first_row, segment.num_rows),
-        .kv = {&store_, segment.sequence->pages.view()},
-        .first_entry = segment.first_position});
+    store_own(layer, segment, first_row, k, v);
     first_row += segment.num_rows;
   }
 }

@@ -113,6 +113,7 @@ class Pass {
   void share_choices(const Segment&, const NsaRun&);
   void settle_shared(const Segment&, const NsaRun&);
   PassInfo info_of(const Segment&) const;
+  void store_own(int layer, const Segment&, int64_t first_row, View<const float, 3> k, View<const float, 3> v);
   AttentionRun run_of(int layer, const Segment&, int64_t first_row, const Attend&);
   void request_scores(int layer, const Segment&, const PassInfo&, AttentionRun&);
 
@@ -128,7 +129,7 @@ class Pass {
   Taps taps_;
   std::vector<Segment> segments_;
   std::vector<Part> parts_;
-  std::vector<AttentionRun> runs_;
+  std::vector<AttentionRun> runs_;         // [segment] of the layer before; empty: none
   std::vector<int32_t> compressed_pages_;  // all there are, a stretch for each slot
   std::vector<Compressing> compressing_;
   std::vector<NsaRun> nsa_runs_;

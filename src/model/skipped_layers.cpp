@@ -11,8 +11,7 @@ namespace {
 // A whole number of at most six digits, or -1.
 int number_of(std::string_view text) {
   int n = -1;
-  if (text.empty() || text.size() > 6 || !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    return -1;
+  if (text.empty() || text.size() > 6 || !std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; })) return -1;
   std::from_chars(text.data(), text.data() + text.size(), n);
   return n;
 }
@@ -24,9 +23,9 @@ Error no_such_form() {
 }
 
 Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
-  std::vector<uint8_t> skipped(size_t(std::max(layers, 0)), 0);
+  std::vector<uint8_t> skipped(std::max(layers, 0), 0);
   if (text.empty() || text == "0") return std::vector<uint8_t>{};
-  if (text.find(',') == std::string_view::npos) {
+  if (text.find(',') == text.npos) {
     const int count = number_of(text), spare = std::max(0, layers - 2 * kKeptEnds);
     if (count < 0) return no_such_form();
     if (count > spare)
@@ -35,7 +34,7 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
                       "name the layers",
               count, layers, kKeptEnds, spare));
     // The middles of `count` equal parts.
-    for (int i = 0; i < count; ++i) skipped[size_t(kKeptEnds + (2 * i + 1) * spare / (2 * count))] = 1;
+    for (int i = 0; i < count; ++i) skipped[kKeptEnds + (2 * i + 1) * spare / (2 * count)] = 1;
     return count > 0 ? skipped : std::vector<uint8_t>{};
   }
   if (text.back() == ',') text.remove_suffix(1);
@@ -47,7 +46,7 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
     skipped[layer] = 1;
     at = end + 1;
   }
-  if (std::count(skipped.begin(), skipped.end(), uint8_t(0)) == 0)
+  if (std::ranges::count(skipped, uint8_t(0)) == 0)
     return usage_error(fmt::format("all {} layers to skip: at least one must run", layers));
   return skipped;
 }

@@ -27,7 +27,7 @@ TEST(SkippedLayers, ANumberIsSpreadEvenlyBetweenTheEndsWhichAlwaysRun) {
   for (int layers = 5; layers < 40; ++layers)
     for (int count = 1; count <= layers - 4; ++count) {
       const std::string row = shown(std::to_string(count), layers);
-      EXPECT_EQ(std::count(row.begin(), row.end(), 'x'), count) << layers;
+      EXPECT_EQ(std::ranges::count(row, 'x'), count) << layers;
       EXPECT_EQ(row.substr(0, 2) + row.substr(row.size() - 2), "....") << layers;
     }
 }

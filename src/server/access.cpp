@@ -6,9 +6,7 @@
 namespace hunch {
 namespace {
 
-bool contains(const std::vector<std::string>& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
+bool contains(const std::vector<std::string>& list, std::string_view word) { return std::ranges::find(list, word) != list.end(); }
 
 }
 

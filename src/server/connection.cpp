@@ -222,7 +222,7 @@ bool Connection::head_complete() {
     refuse(reason, status, std::move(message));
     return false;
   };
-  if (int64_t(head_.headers.size()) > limits_.max_headers)
+  if (std::ssize(head_.headers) > limits_.max_headers)
     return bad("too_many_headers", 431, fmt::format("more than {} headers", limits_.max_headers));
   // Whoever stands before us may read an ambiguous length otherwise than we do.
   const bool chunked = encodings == 1 && boost::beast::iequals(message[http::field::transfer_encoding], "chunked");

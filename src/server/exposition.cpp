@@ -8,7 +8,7 @@
 namespace hunch {
 
 void Histogram::observe(double value, int64_t times) {
-  const size_t at = size_t(std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin());  // bounds are inclusive
+  const size_t at = size_t(std::ranges::lower_bound(bounds_, value) - bounds_.begin());  // bounds are inclusive
   counts_[at] += times;
   sum_ += value * double(times);
 }

@@ -37,7 +37,7 @@ bool Generating::start() {
     if (const auto job = self.lock()) job->pump();
   };
   const ServerLimits& limits = world_.options.limits;
-  body_bytes_ = int64_t(body_.size());
+  body_bytes_ = std::ssize(body_);
   const bool room = (world_.pending_bytes += body_bytes_) <= std::max(limits.max_pending_bytes, body_bytes_);
   if (room && world_.workers.submit([self = shared_from_this()] { self->read(); }, size_t(limits.max_queued))) return true;
   world_.pending_bytes -= body_bytes_;
@@ -178,7 +178,7 @@ void Generating::choice_ended(size_t i, std::string& text) {
   if (!g.warning.empty()) world_.log.write_seldom(Log::Warning, "drafter", g.warning);
   world_.log.write(Log::Info, "done",
       {{"id", call_->id()}, {"choice", int64_t(i)}, {"model", call_->model().id}, {"finish", finished.reason},
-          {"prompt_tokens", g.prompt_tokens}, {"cached_tokens", g.reused_tokens}, {"tokens", int64_t(g.tokens.size())},
+          {"prompt_tokens", g.prompt_tokens}, {"cached_tokens", g.reused_tokens}, {"tokens", std::ssize(g.tokens)},
           {"tokens_per_second", g.tokens_per_second()}, {"first_token_seconds", finished.first_token_seconds},
           {"seconds", finished.total_seconds}, {"drafted", g.drafted}, {"accepted", g.accepted}});
   if (streaming_) text += call_->ended(i, g);

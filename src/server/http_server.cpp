@@ -93,7 +93,7 @@ struct HttpServer::Impl final : Connection::Owner, std::enable_shared_from_this<
 
   void admit(int fd, std::string address) {
     const bool local = address == "local";
-    if (int64_t(connections.size()) >= limits.max_connections) {
+    if (std::ssize(connections) >= limits.max_connections) {
       handler.refused("too_many_connections", 503);
       return turn_away(fd);
     }

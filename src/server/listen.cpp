@@ -45,7 +45,7 @@ std::string owner_of(int port) {
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = process.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (pid.find_first_not_of("0123456789") != pid.npos) continue;
     fs::directory_iterator descriptors(process.path() / "fd", ignored);
     if (ignored) continue;
     for (const auto& descriptor : descriptors) {

@@ -29,7 +29,7 @@ void escape_into(std::string& out, std::string_view text) {
 void value_into(std::string& out, const LogField& field, bool json) {
   const auto to = std::back_inserter(out);
   if (const auto* text = std::get_if<std::string_view>(&field.value)) {
-    const bool quoted = json || text->empty() || text->find_first_of(" =\"\\") != std::string_view::npos;
+    const bool quoted = json || text->empty() || text->find_first_of(" =\"\\") != text->npos;
     if (quoted) out += '"';
     escape_into(out, *text);
     if (quoted) out += '"';

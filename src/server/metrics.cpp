@@ -90,7 +90,7 @@ void Metrics::finished(size_t model, const FinishedChoice& choice) {
   m.inference.observe((ms.prefill + ms.first_to_last_token) / 1e3);
   m.prompt.observe(double(g.prompt_tokens));
   m.generation.observe(double(g.tokens.size()));
-  m.prompt_tokens += g.prompt_tokens, m.cached_tokens += g.reused_tokens, m.generated_tokens += int64_t(g.tokens.size());
+  m.prompt_tokens += g.prompt_tokens, m.cached_tokens += g.reused_tokens, m.generated_tokens += std::ssize(g.tokens);
   m.prefill_ms += ms.prefill, m.draft_ms += ms.draft, m.verify_ms += ms.verify, m.select_ms += ms.select;
   m.kv_bytes += double(g.kv_bytes_read);
   m.lossy += !g.lossless;

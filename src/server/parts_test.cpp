@@ -259,7 +259,7 @@ TEST(Stacks, OfAllThreadsAreToldAlsoOfThoseThatWait) {
   gate.unlock();
   waiting.join();
   for (const int one : {int(gettid()), id.load()}) {
-    const auto at = std::find_if(stacks.begin(), stacks.end(), [&](const ThreadStack& stack) { return stack.id == one; });
+    const auto at = std::ranges::find_if(stacks, [&](const ThreadStack& stack) { return stack.id == one; });
     ASSERT_NE(at, stacks.end());
     EXPECT_NE(at->frames, "");
   }

@@ -93,7 +93,7 @@ void Server::ready() {
         [this](Generating& request) { requests_.erase(&request); }});
     watchdog_ = std::make_unique<Watchdog>(looks, options_.limits.stuck_after, options_.limits.watchdog, on_alive, on_dead);
     state_ = State::Ready;
-    log_.write(Log::Info, "ready", {{"address", socket_.url}, {"models", int64_t(models_.size())}});
+    log_.write(Log::Info, "ready", {{"address", socket_.url}, {"models", std::ssize(models_)}});
     notify_service_manager("READY=1\nSTATUS=" + socket_.url);
   });
 }
@@ -114,7 +114,7 @@ void Server::on_signal(int signal) {
     if (state_ != State::Loading) dump_threads();
   } else if (state_ == State::Ready) {
     log_.write(Log::Info, "draining: no new requests; a second signal ends at once",
-        {{"requests", int64_t(requests_.size())}, {"seconds", options_.limits.shutdown_timeout}});
+        {{"requests", std::ssize(requests_)}, {"seconds", options_.limits.shutdown_timeout}});
     drain(signal == SIGTERM ? 0 : 128 + signal);
   } else {
     stop_at_once(signal);
@@ -186,7 +186,7 @@ void Server::dump_threads() {
 
 void Server::dump_state() {
   log_.write(Log::Info, "state",
-      {{"requests", int64_t(requests_.size())}, {"connections", int64_t(http_->num_connections())},
+      {{"requests", std::ssize(requests_)}, {"connections", int64_t(http_->num_connections())},
           {"reading", int64_t(workers_.waiting())}, {"stuck_seconds", watchdog_ ? watchdog_->stuck_seconds() : 0.0},
           {"draining", int64_t(draining())}});
   for (size_t i = 0; state_ != State::Loading && i < models_.size(); ++i) {

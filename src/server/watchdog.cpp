@@ -1,6 +1,5 @@
 #include "server/watchdog.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace hunch {

@@ -38,7 +38,7 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
     return a.block != b.block ? a.block < b.block : a.head < b.head;
   };
   const auto take = [&](int64_t count) {
-    count = std::clamp<int64_t>(count, 0, int64_t(rest.size()));
+    count = std::clamp<int64_t>(count, 0, std::ssize(rest));
     std::nth_element(rest.begin(), rest.begin() + count, rest.end(), better);
     for (int64_t i = 0; i < count; ++i) kept[rest[i].head].push_back(rest[i].block);
     rest.clear();
@@ -52,14 +52,14 @@ void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, 
     if (!joint) take(budget - forced);
   }
   if (joint) take(budget - forced * heads);
-  for (auto& list : kept) std::sort(list.begin(), list.end());
+  for (auto& list : kept) std::ranges::sort(list);
 }
 
 void BlockMeans::open(Backend& backend, const KvGeometry& geometry, int block, int64_t blocks) {
   backend_ = &backend, block_ = block;
   done_.assign(geometry.layers, 0);
   const int64_t pages = (blocks + kPageLen - 1) / kPageLen;
-  if (pages <= int64_t(pages_.size())) return;
+  if (pages <= std::ssize(pages_)) return;
   store_.reset();  // before the larger one is taken
   KvGeometry means = geometry;
   means.dtype = bounds_dtype(geometry.dtype);

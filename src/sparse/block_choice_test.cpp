@@ -18,7 +18,7 @@ Sets chosen(std::vector<std::vector<float>> rows, int64_t budget, int sinks, int
   for (const auto& row : rows) flat.insert(flat.end(), row.begin(), row.end());
   Sets out;
   choose_blocks(
-      View<const float, 2>(flat.data(), rows.size(), rows[0].size()), int64_t(rows[0].size()), budget, sinks, recent, joint, out);
+      View<const float, 2>(flat.data(), rows.size(), rows[0].size()), std::ssize(rows[0]), budget, sinks, recent, joint, out);
   return out;
 }
 

@@ -35,7 +35,7 @@ void DraftCopy::open(const Sequence& sequence, int64_t tail) {
     state.index = backend_.allocate(size_t(geometry_.layers * sets_ * max_count) * sizeof(int32_t) + 64);
     state.max_count = max_count;
   }
-  if (!in_place_ && pages > int64_t(state.pages.size())) {
+  if (!in_place_ && pages > std::ssize(state.pages)) {
     state.store.reset();  // before the larger one is taken
     state.store = backend_.make_kv_store(geometry_, pages);
     HUNCH_CHECK(state.store != nullptr);

@@ -99,7 +99,7 @@ class Rig {
         from.push_back(run.info.first_position + rows[i]), to.push_back(run.info.first_position + int64_t(i));
       backend->move_kv({.kv = own(run), .from = from, .to = to});
     }
-    run.sequence.committed_len += int64_t(rows.size());
+    run.sequence.committed_len += std::ssize(rows);
     Commit commit{run.info.first_position, run.info.num_rows, int(rows.size()) - 1};
     if (tree) commit.rows = rows;
     policy->committed(run.sequence, commit);
@@ -220,7 +220,7 @@ Scores scores_of(const Rig& rig, const Live& run, int layer, int set, const std:
 // The log-sum-exps that a row is weighed by: its own draft step's, else those of the nearest row before it. In a round without
 // draft steps, those of the last row of the pass before; where the rows are scored after their pass, their own.
 std::vector<float> noted_lse(const Live& run, int layer, bool after_pass) {
-  const bool any = std::find(run.drafted.begin(), run.drafted.end(), uint8_t(1)) != run.drafted.end();
+  const bool any = std::ranges::find(run.drafted, uint8_t(1)) != run.drafted.end();
   if (!any && after_pass) return run.true_lse[layer];
   std::vector<float> out;
   for (int row = 0, nearest = 0; row < run.info.num_rows; ++row) {
@@ -239,8 +239,8 @@ Scores spread(const Scores& scores, int reach) {
 }
 Scores pooled(const Scores& scores) {
   Scores out(scores.size(), 0);
-  for (int64_t j = 0; j < int64_t(scores.size()); ++j)
-    for (int64_t i = std::max<int64_t>(0, j - 2); i <= std::min<int64_t>(j + 2, int64_t(scores.size()) - 1); ++i)
+  for (int64_t j = 0; j < std::ssize(scores); ++j)
+    for (int64_t i = std::max<int64_t>(0, j - 2); i <= std::min<int64_t>(j + 2, std::ssize(scores) - 1); ++i)
       out[j] += scores[i] / 5;
   return out;
 }
@@ -254,7 +254,7 @@ Scores greatest_of_blocks(const Scores& scores, int block) {
 // `list` is ascending, of the budget, made of whole blocks, and no block left out scores more than one taken.
 void expect_best(const Rig& rig, const Live& run, int layer, int set, const Scores& scores, int block, const std::string& what) {
   const auto list = rig.policy->selected(run.sequence.slot, layer);
-  const int64_t valid = int64_t(scores.size()) * block;
+  const int64_t valid = std::ssize(scores) * block;
   ASSERT_EQ(list.extent[1], (kept_entries(rig.options, valid) + block - 1) / block * block) << what;
   std::vector<uint8_t> taken(scores.size(), 0);
   for (int64_t i = 0; i < list.extent[1]; ++i) {
@@ -418,7 +418,7 @@ void expect_drafts(const char* device, const Config& config) {
       rig.draft(*run, {0, 1, 2, 3, 4}, [&](int layer, const float* q) {
         ++looks;
         const int64_t pages = run->sequence.committed_len / page;
-        const int64_t drafted = std::count(run->drafted.begin(), run->drafted.end(), uint8_t(1));
+        const int64_t drafted = std::ranges::count(run->drafted, uint8_t(1));
         for (int set = 0; set < (shared ? 1 : kKvHeads); ++set) {
           Scores scores(pages, quest && !shared ? -1e300 : 0);
           for (int head = shared ? 0 : set * kGroup; head < (shared ? kHeads : (set + 1) * kGroup); ++head) {
@@ -476,7 +476,7 @@ TEST(Policies, RandomDrawsAnewEveryRoundAndAlikeEveryTime) {
       for (const int layer : {0, 2})
         for (int set = 0; set < kKvHeads; ++set) {
           seen.push_back(rig.listed(0, layer, set));
-          EXPECT_TRUE(std::is_sorted(seen.back().begin(), seen.back().end()));
+          EXPECT_TRUE(std::ranges::is_sorted(seen.back()));
           EXPECT_EQ(int64_t(seen.back().size()), kept_entries({.ratio = 0.1}, run.info.first_position));
         }
       rig.verify_pass({&run}, 5);

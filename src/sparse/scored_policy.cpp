@@ -55,9 +55,9 @@ void ScoredPolicy::open(const Sequence& sequence) {
   SlotState& state = slots_[sequence.slot];
   if (!state.noted.empty()) return;  // the rest does not depend on the sequence
   state.noted.assign(max_rows_, 0);
-  const size_t row_bytes = size_t(geometry_.layers) * size_t(max_rows_) * size_t(heads_) * sizeof(float);
+  const size_t row_bytes = size_t(geometry_.layers) * max_rows_ * heads_ * sizeof(float);
   state.draft_lse = backend_.allocate(row_bytes);
-  state.last_lse = backend_.allocate(size_t(geometry_.layers) * size_t(heads_) * sizeof(float));
+  state.last_lse = backend_.allocate(size_t(geometry_.layers) * heads_ * sizeof(float));
   if (how_.rows != Rows::Last && how_.rows != Rows::Accepted) return;
   state.q = backend_.allocate(row_bytes * size_t(geometry_.head_dim));
   state.true_lse = backend_.allocate(row_bytes);
@@ -115,7 +115,7 @@ void ScoredPolicy::committed(const Sequence& sequence, const Commit& commit) {
   state.waiting = false;
   std::fill_n(used_.begin(), commit.num_rows, uint8_t(0));
   for (int i = how_.rows == Rows::Last ? commit.accepted : 0; i <= commit.accepted; ++i)
-    used_[size_t(commit.rows.empty() ? i : commit.rows[i])] = 1;
+    used_[commit.rows.empty() ? i : commit.rows[i]] = 1;
   const View<const uint8_t, 1> used(used_.data(), commit.num_rows);
   for (int layer = 0; layer < geometry_.layers; ++layer) {
     if (!copy_.selects(layer)) continue;
@@ -153,7 +153,7 @@ void ScoredPolicy::note_draft(int layer, const PassInfo& info, const Observation
   SlotState& state = slots_[info.sequence->slot];
   if (state.noted_at != info.sequence->committed_len) {
     state.noted_at = info.sequence->committed_len;
-    std::fill(state.noted.begin(), state.noted.end(), uint8_t(0));
+    std::ranges::fill(state.noted, uint8_t(0));
   }
   HUNCH_CHECK(info.round_row >= 0 && info.round_row + info.num_rows <= max_rows_);
   auto to = rows_of(state.draft_lse, layer, max_rows_);
@@ -171,7 +171,7 @@ View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info
   SlotState& state = slots_[info.sequence->slot];
   if (!how_.drafts_lse || info.prompt || state.noted_at != info.first_position) return {};
   auto lse = rows_of(state.draft_lse, layer, info.num_rows);
-  int nearest = int(std::find(state.noted.begin(), state.noted.end(), uint8_t(1)) - state.noted.begin());
+  int nearest = int(std::ranges::find(state.noted, uint8_t(1)) - state.noted.begin());
   if (nearest >= info.num_rows) return {};
   for (int row = 0; row < info.num_rows; ++row) {
     if (state.noted[row]) nearest = row;

@@ -61,7 +61,7 @@ void SparseCheck::open(const Sequence& sequence) {
   if (options_.record) return;
   if (entries > most_entries_) lists_ = {}, lists_ = backend.allocate(lists);
   most_entries_ = std::max(most_entries_, entries);
-  if (pages <= int64_t(pages_.size())) return;
+  if (pages <= std::ssize(pages_)) return;
   store_.reset();  // before the larger one is taken
   store_ = backend.make_kv_store(g, pages);
   HUNCH_CHECK(store_ != nullptr);
@@ -122,11 +122,11 @@ void SparseCheck::choose(int layer, View<const float, 2> q, int64_t len, int row
 void SparseCheck::list_entries() {
   const int block = options_.attention->block;
   last_.width = 0;
-  for (const auto& list : kept_) last_.width = std::max(last_.width, int64_t(list.size()) * block);
+  for (const auto& list : kept_) last_.width = std::max(last_.width, std::ssize(list) * block);
   HUNCH_CHECK(last_.width <= most_entries_);
   const auto to = lists(0, last_.width);
   for (size_t head = 0; head < kept_.size(); ++head) {
-    int64_t at = last_.head_first[head] = last_.width - int64_t(kept_[head].size()) * block;
+    int64_t at = last_.head_first[head] = last_.width - std::ssize(kept_[head]) * block;
     std::fill_n(&to(int64_t(head), 0), at, 0);
     for (const int32_t b : kept_[head])
       for (int e = 0; e < block; ++e) to(int64_t(head), at++) = b * block + e;
@@ -175,7 +175,7 @@ SparseCheck::Reading SparseCheck::select(int layer, View<const float, 3> q, cons
   Reading out{.selection = {.grain = Selection::Grain::Token, .prefix = set.width, .tail_first = set.tail_first}};
   if (in_place_) out.selection.index = lists(set.lists, set.width);
   else out.selection.kv = {store_.get(), View<const int32_t, 1>(pages_.data(), pages_.size())};
-  const bool ragged = std::any_of(set.head_first.begin(), set.head_first.end(), [](int64_t first) { return first > 0; });
+  const bool ragged = std::ranges::any_of(set.head_first, [](int64_t first) { return first > 0; });
   if (ragged) out.head_first = set.head_first;
   counts_.entries += committed * setup_.geometry.kv_heads;
   for (const int64_t first : set.head_first) counts_.entries_read += set.width - first + committed - set.tail_first;

@@ -99,7 +99,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
         for (const int32_t b : before[head / 2])
           for (int64_t e = b * kBlock; e < (b + 1) * kBlock; ++e) read.push_back(e);
         for (int64_t e = len / kBlock * kBlock; e < len; ++e) read.push_back(e);
-        if (r == 0 && head % 2 == 0) entries_read += int64_t(read.size());
+        if (r == 0 && head % 2 == 0) entries_read += std::ssize(read);
         for (int i = 0; i <= r; ++i) read.push_back(len + i);
         std::vector<double> sums(kDim);
         double total = 0;
@@ -164,7 +164,7 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
     std::vector<float> a(kDim), b(kDim), v(kDim);
     for (int head = 0; head < kKvHeads; ++head) {  // the copy is the root's still
       const auto& blocks = kept[head];             // all of them full
-      int64_t at = step.selection.prefix - int64_t(blocks.size()) * kBlock;
+      int64_t at = step.selection.prefix - std::ssize(blocks) * kBlock;
       for (const int32_t block : blocks)
         for (int i = 0; i < kBlock; ++i, ++at) {
           step.selection.kv.store->read(0, head, step.selection.kv.pages, at, a.data(), v.data());

@@ -30,7 +30,7 @@ class Buffer {
   template <class T, class... N>
   View<T, sizeof...(N)> view(N... extents) const {
     View<T, sizeof...(N)> v(static_cast<T*>(data_), extents...);
-    HUNCH_CHECK(size_t(v.size()) * sizeof(T) <= bytes_);
+    HUNCH_CHECK(v.size() * sizeof(T) <= bytes_);
     return v;
   }
 
@@ -47,7 +47,7 @@ class Arena {
   template <class T, class... N>
   View<T, sizeof...(N)> take(N... extents) {
     View<T, sizeof...(N)> v(reinterpret_cast<T*>(static_cast<std::byte*>(memory_.data()) + used_), extents...);
-    used_ += (size_t(v.size()) * sizeof(T) + 63) / 64 * 64;
+    used_ += (v.size() * sizeof(T) + 63) / 64 * 64;
     HUNCH_CHECK(used_ <= memory_.bytes());
     return v;
   }

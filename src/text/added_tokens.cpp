@@ -8,13 +8,12 @@
 namespace hunch {
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-  std::sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  std::ranges::sort(tokens_, [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   for (const AddedToken& token : tokens_) first_.set(uint8_t(token.content[0]));
 }
 
 const AddedToken* AddedTokens::find(std::string_view content) const {
-  const auto at = std::lower_bound(
-      tokens_.begin(), tokens_.end(), content, [](const AddedToken& a, std::string_view b) { return a.content < b; });
+  const auto at = std::ranges::lower_bound(tokens_, content, {}, &AddedToken::content);
   return at != tokens_.end() && at->content == content ? &*at : nullptr;
 }
 

@@ -43,7 +43,7 @@ Status Bpe::place(int32_t id, size_t offset, Kind kind) {
   if (length > kMaxTokenBytes)
     return Error{fmt::format("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, length)};
   if (arena_.size() > UINT32_MAX) return Error{"the tokens together are longer than 4 GiB"};
-  if (size_t(id) >= tokens_.size()) tokens_.resize(size_t(id) + 1);
+  if (size_t(id) >= tokens_.size()) tokens_.resize(id + 1);
   tokens_[id] = {uint32_t(offset), uint16_t(length), kind};
   longest_ = std::max(longest_, length);
   return {};
@@ -242,16 +242,16 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   const auto entry = [](const Merge& merge, int32_t at) { return uint64_t(merge.rank) << 32 | uint32_t(at); };
   for (int32_t i = 0; i + 1 < n; ++i)
     if (const Merge* merge = merge_at(i)) heap.push_back(entry(*merge, i));
-  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  std::ranges::make_heap(heap, std::greater<>());
   const auto offer = [&](int32_t at) {
     if (const Merge* merge = merge_at(at)) {
       heap.push_back(entry(*merge, at));
-      std::push_heap(heap.begin(), heap.end(), std::greater<>());
+      std::ranges::push_heap(heap, std::greater<>());
     }
   };
 
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    std::ranges::pop_heap(heap, std::greater<>());
     const uint64_t best = heap.back();
     heap.pop_back();
     const int32_t at = int32_t(uint32_t(best));

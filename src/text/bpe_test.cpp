@@ -52,7 +52,7 @@ TEST(Bpe, MergesWordsOfAnyLengthAsTheDefinitionDoes) {
       add(left + right);
       merges.emplace_back(left, right);
     }
-    std::shuffle(merges.begin(), merges.end(), random);
+    std::ranges::shuffle(merges, random);
     for (const auto& [left, right] : merges) ASSERT_TRUE(bpe.add_merge(spell_bytes(left), spell_bytes(right)).ok());
     ASSERT_TRUE(bpe.finish(false).ok());
     for (const size_t length : {1, 2, 3, 7, 23, 24, 25, 26, 60, 300}) {

@@ -38,7 +38,7 @@ int depth_of(const Json& json, int most) {
   return deepest + 1;
 }
 
-bool contains(std::string_view text, std::string_view wanted) { return text.find(wanted) != std::string_view::npos; }
+bool contains(std::string_view text, std::string_view wanted) { return text.find(wanted) != text.npos; }
 
 }
 
@@ -80,7 +80,7 @@ Result<ChatRenderer> ChatRenderer::make(std::string_view source, const Tokenizer
   if (!tokenizer.eos_ids().empty())
     out.marks_.push_back({"eos_token", std::string(tokenizer.token_bytes(tokenizer.eos_ids()[0]))});
   const auto add = [&](int32_t id) {
-    if (std::find(out.stop_ids_.begin(), out.stop_ids_.end(), id) == out.stop_ids_.end()) out.stop_ids_.push_back(id);
+    if (std::ranges::find(out.stop_ids_, id) == out.stop_ids_.end()) out.stop_ids_.push_back(id);
   };
   for (const std::string_view mark : kTurnEnds) {
     const auto id = tokenizer.token_id(mark);

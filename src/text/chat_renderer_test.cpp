@@ -24,7 +24,7 @@ ChatPrompt prompt(const ChatRenderer& renderer, const std::vector<Json>& turns) 
 class Renderer : public testing::Test {
  protected:
   int count(const std::vector<int32_t>& ids, std::string_view mark) const {
-    return int(std::count(ids.begin(), ids.end(), wren_.token_id(mark).value()));
+    return int(std::ranges::count(ids, wren_.token_id(mark).value()));
   }
   const Tokenizer wren_ = load("wren"), llama_ = load("llama3");
 };
@@ -90,7 +90,7 @@ TEST_F(Renderer, ToolsAndKwargsCannotForgeMarksEither) {
 TEST_F(Renderer, StopIdsAreTheTurnEndsOfTheTemplateAndTheEndsOfText) {
   const ChatRenderer renderer = made(kChatMl, wren_);
   EXPECT_EQ(renderer.stop_ids()[0], *wren_.token_id("<|im_end|>"));
-  for (const int32_t id : wren_.eos_ids()) EXPECT_EQ(std::count(renderer.stop_ids().begin(), renderer.stop_ids().end(), id), 1);
+  for (const int32_t id : wren_.eos_ids()) EXPECT_EQ(std::ranges::count(renderer.stop_ids(), id), 1);
 }
 
 TEST_F(Renderer, MissingTemplatesSayWhatToDo) {

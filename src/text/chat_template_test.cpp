@@ -170,8 +170,7 @@ TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
            "{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
            "{{ ''.join(['x' * 600, 'y' * 600]) }}", "{{ ('x' * 600)|upper ~ ('x' * 600) }}"}) {
     const auto error = error_of(source, Json::object(), small);
-    EXPECT_TRUE(error.find("bytes") != std::string::npos || error.find("too wide") != std::string::npos)
-        << source << ": " << error;
+    EXPECT_TRUE(error.find("bytes") != error.npos || error.find("too wide") != error.npos) << source << ": " << error;
   }
   expect_error("{{ range(10 ** 12) }}", "range of more than 100000 elements");
   expect_error("{{ [0] * 10 ** 15 }}", "too long a list");

@@ -69,7 +69,7 @@ TEST_P(Golden, DecodingGivesBackTheNormalizedText) {
   const bool strips = tokenizer_.token_id("<mask>").has_value();
   const bool normalizes = GetParam() == "wren" || GetParam() == "qwen2";
   for (const std::string& line : lines_) {
-    if (strips && (line.find("<mask>") != std::string::npos || line.find("<word>") != std::string::npos)) continue;
+    if (strips && (line.find("<mask>") != line.npos || line.find("<word>") != line.npos)) continue;
     std::string expected;
     if (normalizes) append_nfc(line, expected);
     else expected = line;

@@ -177,7 +177,7 @@ struct GrammarCompiler::Job {
         if (const size_t at = failed.find(instead); at != failed.npos) failed.erase(at, instead.size());
       std::vector<uint32_t> mask(GrammarState::mask_words(vocab));  // the first may take longer than all else
       if (failed.empty()) GrammarState(made, vocab, end_ids).fill_mask(mask);
-      if (failed.empty() && std::all_of(mask.begin(), mask.end(), [](uint32_t word) { return word == 0; }))
+      if (failed.empty() && std::ranges::all_of(mask, [](uint32_t word) { return word == 0; }))
         failed = "no output of this model's tokens fits it";
     } catch (const std::exception& e) {
       failed = first_line(e.what());
@@ -216,7 +216,7 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std:
   std::vector<std::string> tokens(vocab);
   // An empty token is one that no output has.
   for (int32_t id = 0; id < std::min<int64_t>(vocab, tokenizer.vocab_size()); ++id)
-    if (!tokenizer.is_special(id) && std::find(end_ids_.begin(), end_ids_.end(), id) == end_ids_.end())
+    if (!tokenizer.is_special(id) && std::ranges::find(end_ids_, id) == end_ids_.end())
       tokens[id] = std::string(tokenizer.token_bytes(id));
   vocabulary_ = std::make_shared<const Vocabulary>(tokens, end_ids_);
 }
@@ -234,7 +234,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
   const std::string key = key_of(wanted);
   {
     const std::lock_guard lock(mutex_);
-    const auto it = std::find_if(cache_.begin(), cache_.end(), [&](const Kept& kept) { return kept.key == key; });
+    const auto it = std::ranges::find_if(cache_, [&](const Kept& kept) { return kept.key == key; });
     if (it != cache_.end()) {
       cache_.splice(cache_.begin(), cache_, it);
       return it->grammar;
@@ -363,7 +363,7 @@ GrammarState::GrammarState(GrammarState&&) noexcept = default;
 // The end is ours: the automaton sees what stands before it and nothing else, so that rolling back over it is plain.
 bool GrammarState::accept(int32_t token) {
   if (token < 0 || token >= vocab_) return false;
-  const bool end = std::find(end_ids_.begin(), end_ids_.end(), token) != end_ids_.end();
+  const bool end = std::ranges::find(end_ids_, token) != end_ids_.end();
   if (end ? ends_ == 0 && !complete() : ends_ > 0) return false;
   if (end) return ++ends_, ++taken_, true;
   JsonGuard::State guard = JsonGuard::kOutside;
@@ -396,9 +396,9 @@ void GrammarState::reset() {
 
 void GrammarState::fill_mask(std::span<uint32_t> words) {
   HUNCH_CHECK(words.size() == mask_words(vocab_));
-  std::fill(words.begin(), words.end(), 0u);
+  std::ranges::fill(words, 0u);
   if (ends_ == 0) {
-    int64_t shape = int64_t(words.size());
+    int64_t shape = std::ssize(words);
     DLTensor tensor{
         .data = words.data(),
         .device = {kDLCPU, 0},
@@ -411,7 +411,7 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
     try {
       matcher_->matcher.FillNextTokenBitmask(&tensor);
     } catch (const std::exception&) {
-      std::fill(words.begin(), words.end(), 0u);  // closed rather than open: the request ends with an error
+      std::ranges::fill(words, 0u);  // closed rather than open: the request ends with an error
       return;
     }
     if (vocab_ % 32) words.back() &= (1u << (vocab_ % 32)) - 1;
@@ -443,7 +443,7 @@ std::string GrammarState::forced(size_t most_bytes) {
       out += char(next);
     }
   } catch (const std::exception&) {}  // guesses only
-  if (!out.empty()) matcher_->give_back(int64_t(out.size()));
+  if (!out.empty()) matcher_->give_back(std::ssize(out));
   return out;
 }
 

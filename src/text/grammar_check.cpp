@@ -158,8 +158,8 @@ class SchemaCheck {
   // Numbers that would come out rounded.
   static bool has_large(element value) {
     if (object members; value.get(members) == SUCCESS)
-      return std::any_of(members.begin(), members.end(), [](const auto& member) { return has_large(member.value); });
-    if (array values; value.get(values) == SUCCESS) return std::any_of(values.begin(), values.end(), has_large);
+      return std::ranges::any_of(members, [](const auto& member) { return has_large(member.value); });
+    if (array values; value.get(values) == SUCCESS) return std::ranges::any_of(values, has_large);
     return value.is_uint64() && !value.is_int64();
   }
 
@@ -174,13 +174,13 @@ class SchemaCheck {
       if (type.get(one) == SUCCESS) return fits(one, value);
       array several;
       if (type.get(several) != SUCCESS) return false;
-      return std::any_of(several.begin(), several.end(), [&](element t) { return t.get(one) == SUCCESS && fits(one, value); });
+      return std::ranges::any_of(several, [&](element t) { return t.get(one) == SUCCESS && fits(one, value); });
     };
     element value;
     array values;
     bool good = true;
     if (members["const"].get(value) == SUCCESS) good = allowed(value);
-    if (members["enum"].get(values) == SUCCESS) good = std::all_of(values.begin(), values.end(), allowed);
+    if (members["enum"].get(values) == SUCCESS) good = std::ranges::all_of(values, allowed);
     if (good) return {};
     return refuse(where, "a value of 'const' or 'enum' is not of the 'type' beside it; remove the value or the type");
   }
@@ -196,7 +196,7 @@ class SchemaCheck {
         return refuse(where, fmt::format("schema_too_complex: '{}' is {}; at most {} is possible", key, count, kMaxRepetitions));
     }
     if (array values; members["enum"].get(values) == SUCCESS) {
-      enumerated_ += int64_t(values.size());
+      enumerated_ += std::ssize(values);
       if (values.size() == 0) return refuse(where, "'enum' has no values: nothing could be said");
       if (enumerated_ > kMaxEnumValues)
         return refuse(where, fmt::format("schema_too_complex: more than {} enumerated values", kMaxEnumValues));
@@ -232,7 +232,7 @@ class SchemaCheck {
   }
 
   Status check_below(std::string_view key, element value, const std::string& where) {
-    const auto among = [&](const auto& keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+    const auto among = [&](const auto& keys) { return std::ranges::find(keys, key) != keys.end(); };
     if (among(kMaps)) {
       object members;
       if (value.get(members) != SUCCESS) return refuse(where, "must be an object of schemas");
@@ -314,7 +314,7 @@ Status check_repetitions(std::string_view what, std::string_view pattern) {
       in_text = c, last = 1;
     } else if (c == '(') {
       copies.push_back(1);
-      if (copies.size() > size_t(kMaxSchemaDepth))
+      if (copies.size() > kMaxSchemaDepth)
         return usage_error(fmt::format("{}: schema_too_complex: groups nested deeper than {}", what, kMaxSchemaDepth));
     } else if (c == ')' && copies.size() > 1) {
       last = copies.back();
@@ -349,7 +349,7 @@ Status check_structured(const StructuredOutput& wanted, std::set<std::string>* p
           fmt::format("{}: schema_too_complex: {} bytes; at most {} are possible", name, wanted.text.size(), kMaxGrammarBytes));
     if (const auto at = first_invalid_utf8(wanted.text))
       return usage_error(fmt::format("{} is not valid UTF-8 from byte {} on", name, *at));
-    if (wanted.text.find('\0') != std::string::npos) return usage_error(fmt::format("{} has a NUL byte", name));
+    if (wanted.text.find('\0') != wanted.text.npos) return usage_error(fmt::format("{} has a NUL byte", name));
   }
   switch (wanted.kind) {
     case Kind::JsonSchema: return check_schema(wanted.text, patterns);
@@ -366,7 +366,7 @@ Status check_structured(const StructuredOutput& wanted, std::set<std::string>* p
         if (text.empty()) return usage_error(fmt::format("choice: text {} is empty", i));
         if (const auto at = first_invalid_utf8(text))
           return usage_error(fmt::format("choice: text {} is not valid UTF-8 from byte {} on", i, *at));
-        if (text.find('\0') != std::string::npos) return usage_error(fmt::format("choice: text {} has a NUL byte", i));
+        if (text.find('\0') != text.npos) return usage_error(fmt::format("choice: text {} has a NUL byte", i));
         bytes += text.size();
       }
       if (bytes > kMaxGrammarBytes)

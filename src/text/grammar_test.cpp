@@ -1,6 +1,8 @@
 // Grammars alone: what they allow byte by byte, roll-back, the end, and what is refused before or while compiling.
 #include "text/grammar.h"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "text/grammar_check.h"
@@ -126,8 +128,7 @@ TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
   EXPECT_FALSE(at.accept(ids[0]));
   const auto& ends = tokenizer().eos_ids();
   const auto last = mask(at);
-  for (int32_t id = 0; id < vocab(); ++id)
-    EXPECT_EQ(allows(last, id), std::find(ends.begin(), ends.end(), id) != ends.end()) << id;
+  for (int32_t id = 0; id < vocab(); ++id) EXPECT_EQ(allows(last, id), std::ranges::find(ends, id) != ends.end()) << id;
   at.rollback(2);
   EXPECT_FALSE(at.terminated());
   for (size_t taken = ids.size(); taken > 0; --taken) {

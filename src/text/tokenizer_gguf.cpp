@@ -13,7 +13,7 @@ enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
 
 Status check_counts(const GgufVocab& vocab) {
   if (vocab.tokens.empty()) return Error{"GGUF: no vocabulary: tokenizer.ggml.tokens is missing or empty"};
-  if (vocab.tokens.size() > size_t(kMaxVocab))
+  if (vocab.tokens.size() > kMaxVocab)
     return Error{fmt::format("GGUF: tokenizer.ggml.tokens: more than {} tokens: {}", kMaxVocab, vocab.tokens.size())};
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size())
     return Error{fmt::format("GGUF: tokenizer.ggml.token_type has another length than tokenizer.ggml.tokens: {} and {}",
@@ -72,7 +72,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
   for (size_t i = 0; i < vocab.merges.size(); ++i) {
     const std::string_view merge = vocab.merges[i];
     const size_t space = merge.find(' ', 1);
-    if (space == std::string_view::npos || space + 1 == merge.size() || merge.find(' ', space + 1) != std::string_view::npos)
+    if (space == std::string_view::npos || space + 1 == merge.size() || merge.find(' ', space + 1) != merge.npos)
       return Error{fmt::format("GGUF: tokenizer.ggml.merges: not two tokens: merge {}, {}", i, excerpt(merge))};
     const Status added = parts.bpe.add_merge(merge.substr(0, space), merge.substr(space + 1));
     if (!added.ok()) return in_gguf(added.error());

@@ -197,7 +197,7 @@ Status read_merges(const array& merges, Bpe& bpe) {
     array pair;
     if (merge.get(both) == simdjson::SUCCESS) {
       const size_t space = both.find(' ');
-      if (space != std::string_view::npos && both.find(' ', space + 1) == std::string_view::npos) {
+      if (space != std::string_view::npos && both.find(' ', space + 1) == both.npos) {
         left = both.substr(0, space);
         right = both.substr(space + 1);
       }

@@ -64,7 +64,7 @@ TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
   expect("byte tokens", [](auto& c, auto&) { c.types[3] = 6; });
   expect("tokenizer.ggml.tokens", [](auto& c, auto&) { c.tokens.clear(), c.types.clear(); });
   expect("given twice", [](auto& c, auto&) { c.tokens[5] = c.tokens[4]; });
-  expect("no token for byte 0x00", [](auto& c, auto&) { *std::find(c.tokens.begin(), c.tokens.end(), "Ā") = "zzzz"; });
+  expect("no token for byte 0x00", [](auto& c, auto&) { *std::ranges::find(c.tokens, "Ā") = "zzzz"; });
   expect("merge 5 names a token that the vocabulary lacks: \"zebra\"", [](auto& c, auto&) { c.merges[5] = "q zebra"; });
   expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a"; });
   expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a b c"; });
@@ -175,7 +175,7 @@ TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {
   const std::string text = "a<|im_start|>b";
   EXPECT_EQ(encode(tokenizer, text)[1], open);
   const auto plain = encode(tokenizer, text, {.parse_special = false});
-  EXPECT_EQ(std::count(plain.begin(), plain.end(), open), 0);
+  EXPECT_EQ(std::ranges::count(plain, open), 0);
   EXPECT_EQ(detokenize(tokenizer, plain), text);
   // Assembled from pieces, nested, or cut short, it is never more than text.
   for (const std::string_view trick : {"<|im_<|im_start|>start|>", "<|im_start|", "<\xC2\xAD|im_start|>"}) {

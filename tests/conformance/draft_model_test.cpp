@@ -148,7 +148,7 @@ TEST(DraftModel, NeverGuessesWhatItCannotSay) {
   auto engine = load(with_draft_model("qwen3-tied", path, "cpu", "intersection"));
   const std::string text = "to the tree, to the top, to the town";  // " t" is a token of the target's alone
   auto prompt = good(engine->tokenizer().encode(text));
-  ASSERT_NE(std::find(prompt.begin(), prompt.end(), 256), prompt.end());
+  ASSERT_NE(std::ranges::find(prompt, 256), prompt.end());
   auto request = drafting(prompt, 60, 4, 0.8);
   request.sampling.logit_bias = {{256, 4.0f}};  // and is said often
   const auto run = make_step(*engine, request);

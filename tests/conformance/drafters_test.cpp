@@ -86,7 +86,7 @@ int64_t memory_of(Engine& engine, int pages) {
   size_t bytes = parts.backend->kv_page_bytes(parts.geometry);
   for (const auto& drafter : parts.learned) {
     const Needs needs = drafter.proposer->needs();
-    bytes += size_t(needs.page_floats) * sizeof(float);
+    bytes += needs.page_floats * sizeof(float);
     if (!needs.kv) continue;
     KvGeometry own = *needs.kv;
     own.dtype = parts.geometry.dtype;
@@ -143,9 +143,8 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         const auto& allowed = request.sampling.allowed_token_ids;
         for (size_t i = 0; i < run.tokens.size(); ++i)
-          EXPECT_TRUE(narrowed
-                  ? std::count(allowed.begin(), allowed.end(), run.tokens[i]) > 0
-                  : std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
+          EXPECT_TRUE(narrowed ? std::ranges::count(allowed, run.tokens[i]) > 0
+                               : std::ranges::any_of(run.top[i], [&](const auto& t) { return t.id == run.tokens[i]; }))
               << what << ": token " << i << " is impossible";
         beside += guesses_beside(run, what), accepted += run.accepted;
       }

@@ -150,9 +150,9 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
     const Asked& chose = calls[i - 1];
     ASSERT_FALSE(chose.given || chose.reads);
     ASSERT_EQ(chose.rows.size(), 1u);
-    const size_t deepest = size_t(std::find(read.rows.begin(), read.rows.end(), chose.rows[0]) - read.rows.begin());
+    const size_t deepest = size_t(std::ranges::find(read.rows, chose.rows[0]) - read.rows.begin());
     ASSERT_LT(deepest, read.rows.size());
-    EXPECT_EQ(read.positions[deepest], *std::max_element(read.positions.begin(), read.positions.end()));
+    EXPECT_EQ(read.positions[deepest], *std::ranges::max_element(read.positions));
     ++groups;
     for (size_t row = 0; row < read.rows.size(); ++row, ++rows)
       for (size_t head = 0; head < read.read[row].size(); ++head) {
@@ -161,7 +161,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
         for (int32_t block = 0; block <= own; ++block) {
           const auto& chosen = read.own[deepest][head];
           const bool forced = block < shape.init_blocks || own - block < shape.local_blocks;
-          if (forced || std::find(chosen.begin(), chosen.end(), block) != chosen.end()) want.push_back(block);
+          if (forced || std::ranges::find(chosen, block) != chosen.end()) want.push_back(block);
         }
         EXPECT_EQ(read.read[row][head], want);
         foreign += want != read.own[row][head];
@@ -199,10 +199,10 @@ TEST_P(Sharing, LeavesNothingForExactRequests) {
   longer.prompt.insert(longer.prompt.end(), lossy.tokens.begin(), lossy.tokens.end());
   const auto exact = generate(*engine, longer);
   EXPECT_GT(exact.reused_tokens, 0);
-  EXPECT_LE(exact.reused_tokens, int64_t(request.prompt.size()));
+  EXPECT_LE(exact.reused_tokens, std::ssize(request.prompt));
   expect_same_output(exact, generate(*fresh, longer), "behind a lossy request");
   // An exact one leaves more than its prompt.
-  EXPECT_GT(generate(*engine, longer).reused_tokens, int64_t(request.prompt.size()));
+  EXPECT_GT(generate(*engine, longer).reused_tokens, std::ssize(request.prompt));
 }
 
 TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {

@@ -18,7 +18,7 @@ class RandomTrees final : public Proposer {
     for (const DraftTask& task : tasks) grow(task);
   }
   void observe(const Sequence& sequence, const Verdict&) override {
-    if (sequence.len() > int64_t(known_.size()) || !begins(sequence.tokens, known_)) known_ = sequence.tokens;
+    if (sequence.len() > std::ssize(known_) || !begins(sequence.tokens, known_)) known_ = sequence.tokens;
   }
 
  private:
@@ -54,7 +54,7 @@ class RandomTrees final : public Proposer {
     order_.resize(nodes_.size());
     std::iota(order_.begin(), order_.end(), 0);
     const int how = dice_.below(3);
-    if (how == 1) std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) { return nodes_[a].depth < nodes_[b].depth; });
+    if (how == 1) std::ranges::stable_sort(order_, [&](int a, int b) { return nodes_[a].depth < nodes_[b].depth; });
     if (how == 2) order_.clear(), depth_first(-1);
     place_.resize(nodes_.size());
     for (size_t i = 0; i < order_.size(); ++i) place_[order_[i]] = int(i);

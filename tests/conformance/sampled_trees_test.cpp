@@ -40,7 +40,7 @@ TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
         ASSERT_EQ(run.tokens.size(), 60u) << what;
         ASSERT_EQ(run.top.size(), 60u) << what;
         for (size_t i = 0; i < run.tokens.size(); ++i)
-          EXPECT_TRUE(std::any_of(run.top[i].begin(), run.top[i].end(), [&](const auto& t) { return t.id == run.tokens[i]; }))
+          EXPECT_TRUE(std::ranges::any_of(run.top[i], [&](const auto& t) { return t.id == run.tokens[i]; }))
               << what << ": token " << i << " is impossible";
         for (size_t i = 1; i < run.drafted_by_position.size(); ++i)
           EXPECT_LE(run.drafted_by_position[i], run.drafted_by_position[i - 1]) << what;

@@ -40,7 +40,7 @@ void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
 TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
   static constexpr const char* kKvTypes[] = {"f32", "bf16", "f16", "q8_0", "fp8"};
   const auto& all = tiny_models();
-  const int number = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
+  const int number = int(std::ranges::find(all, GetParam()) - all.begin());
   auto engine = load({
       .model = tiny_path(GetParam()),
       .device = "reference",
@@ -55,7 +55,7 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
   static constexpr const char* kKvTypes[] = {"bf16", "f16", "q8_0", "f32", "fp8"};
   static constexpr int kChunks[] = {7, 64, 512};
   const auto& all = tiny_models();
-  int turn = int(std::find(all.begin(), all.end(), GetParam()) - all.begin());
+  int turn = int(std::ranges::find(all, GetParam()) - all.begin());
   for (const std::string& isa : available_isas()) {
     if (++turn % 2) continue;  // every second level, another half for the next model
     SCOPED_TRACE(isa);

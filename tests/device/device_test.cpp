@@ -17,7 +17,7 @@ class Device : public testing::TestWithParam<const char*> {
   void SetUp() override {
     device_ = GetParam();
     const auto devices = accelerators();
-    if (std::find(devices.begin(), devices.end(), device_) == devices.end()) GTEST_SKIP() << "no device";
+    if (std::ranges::find(devices, device_) == devices.end()) GTEST_SKIP() << "no device";
   }
   // Plain loops are too slow for the shipped model.
   bool slow() const { return device_ == "late"; }

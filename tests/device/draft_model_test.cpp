@@ -12,7 +12,7 @@ class DeviceDraftModel : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const auto devices = accelerators();
-    if (std::find(devices.begin(), devices.end(), GetParam()) == devices.end()) GTEST_SKIP() << "no device";
+    if (std::ranges::find(devices, GetParam()) == devices.end()) GTEST_SKIP() << "no device";
   }
 };
 INSTANTIATE_TEST_SUITE_P(

@@ -21,7 +21,7 @@ std::vector<T> taken(View<const T, 1> view) {
 }
 template <class T>
 View<const T, 1> seen(const std::vector<T>& values) {
-  return View<const T, 1>(values.data(), int64_t(values.size()));
+  return View<const T, 1>(values.data(), std::ssize(values));
 }
 template <class T>
 std::vector<T> taken(std::span<const T> values) {

@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(On, DeviceLaw, testing::Values(std::pair("cuda", 20000)
 TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
   const auto [device, samples] = GetParam();
   const auto devices = accelerators();
-  if (std::find(devices.begin(), devices.end(), device) == devices.end()) GTEST_SKIP() << "no device";
+  if (std::ranges::find(devices, device) == devices.end()) GTEST_SKIP() << "no device";
   auto engine = load({.model = tiny_path("qwen3-tied"), .device = device, .context_len = 256, .max_num_seqs = 64});
   const Path prompt = random_prompt(90, 256, 5);
 

@@ -60,7 +60,7 @@ class DrafterGolden : public testing::TestWithParam<std::tuple<std::string, cons
 };
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, const char*>>& info) {
   std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 }
 const std::vector<std::string> kNames{
@@ -85,7 +85,7 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
       };
       ASSERT_TRUE(run->prefill(nullptr).ok());
       while (run->sequence().committed_len <= committed) ASSERT_TRUE(run->round().ok());
-      for (int64_t i = 0; i < run->sequence().len() && i < int64_t(drafter.text.size()); ++i)
+      for (int64_t i = 0; i < run->sequence().len() && i < std::ssize(drafter.text); ++i)
         ASSERT_EQ(run->sequence().tokens[i], drafter.text[i]) << "the target's own token " << i;
       EXPECT_EQ(drafted, wanted) << "behind " << committed << " tokens, prompt of " << prompt_len;
     }

@@ -15,7 +15,7 @@ class EchoDrafters : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(
     All, EchoDrafters, testing::Values("echo", "echo-eagle1", "echo-eagle3", "echo-medusa"), [](const auto& info) {
       std::string name = info.param;
-      std::replace(name.begin(), name.end(), '-', '_');
+      std::ranges::replace(name, '-', '_');
       return name;
     });
 

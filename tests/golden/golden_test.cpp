@@ -32,7 +32,7 @@ struct Errors {
 
 double log_sum_exp(const std::vector<float>& logits) {
   double sum = 0;
-  const float best = *std::max_element(logits.begin(), logits.end());
+  const float best = *std::ranges::max_element(logits);
   for (const float x : logits) sum += std::exp(double(x - best));
   return double(best) + std::log(sum);
 }
@@ -45,7 +45,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
     std::vector<int64_t> wanted;
     for (const Json& top : c["top"]) wanted.push_back(top["pos"]);
     for (const Json& full : c.value("logits", Json::array())) wanted.push_back(full["pos"]);
-    std::sort(wanted.begin(), wanted.end());
+    std::ranges::sort(wanted);
     wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
     const auto rows = logits_of(engine, ids, wanted);
     const auto note = [&](double& worst, double got, double want) {
@@ -61,7 +61,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
       for (size_t i = 0; i < full["values"].size(); ++i) note(errors.logit, double(rows.at(full["pos"])[i]), full["values"][i]);
 
     const auto greedy = c["greedy"].get<std::vector<int32_t>>();
-    const auto tokens = generate(engine, ask(ids, int64_t(greedy.size()))).tokens;
+    const auto tokens = generate(engine, ask(ids, std::ssize(greedy))).tokens;
     const size_t equal = size_t(std::mismatch(greedy.begin(), greedy.end(), tokens.begin()).first - greedy.begin());
     errors.greedy_equal += int64_t(equal);
     if (equal == greedy.size()) continue;
@@ -91,7 +91,7 @@ std::vector<Place> places() {
 
 bool in_blocks(const std::string& name) {
   for (const char* encoding : {"q8_0", "q4_0", "q4_k", "gpt-oss"})
-    if (name.find(encoding) != std::string::npos) return true;
+    if (name.find(encoding) != name.npos) return true;
   return false;
 }
 

@@ -15,13 +15,13 @@ inline std::map<int64_t, std::vector<float>> logits_of(
   const ModelShape& shape = parts.model->shape();
   Sequence sequence;
   sequence.pages = PageTable(parts.context_len);
-  HUNCH_CHECK(sequence.pages.grow_to(int64_t(ids.size()), *parts.pool));
+  HUNCH_CHECK(sequence.pages.grow_to(std::ssize(ids), *parts.pool));
   std::map<int64_t, std::vector<float>> out;
   const int64_t chunk = parts.options.chunk_len;
   Buffer hidden = parts.backend->allocate(size_t(chunk * shape.hidden) * sizeof(float));
-  Buffer row = parts.backend->allocate(size_t(shape.vocab_size) * sizeof(float));
-  for (int64_t done = 0; done < int64_t(ids.size()); done += chunk) {
-    const int64_t rows = std::min<int64_t>(chunk, int64_t(ids.size()) - done);
+  Buffer row = parts.backend->allocate(shape.vocab_size * sizeof(float));
+  for (int64_t done = 0; done < std::ssize(ids); done += chunk) {
+    const int64_t rows = std::min<int64_t>(chunk, std::ssize(ids) - done);
     const Segment segment{.phase = Segment::Phase::Prefill, .sequence = &sequence, .first_position = done, .num_rows = int(rows)};
     parts.pass->begin(View<const int32_t, 1>(ids.data() + done, rows), std::span(&segment, 1));
     auto x = hidden.view<float>(rows, shape.hidden);

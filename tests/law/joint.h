@@ -94,11 +94,11 @@ inline std::string letters(std::string name) {
 // The processed law in double precision, written from the contract: T, min-p, top-k, top-p.
 inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const Sampling& s) {
   for (double& x : p) x = std::pow(x, 1 / s.temperature);
-  const double best = *std::max_element(p.begin(), p.end());
+  const double best = *std::ranges::max_element(p);
   for (double& x : p) x = x < s.min_p * best ? 0 : x;
   std::array<int, kVocab> order;
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
+  std::ranges::stable_sort(order, [&](int a, int b) { return p[a] > p[b]; });
   if (s.top_k > 0)
     for (int i = s.top_k; i < kVocab; ++i) p[order[i]] = 0;
   const double all = std::accumulate(p.begin(), p.end(), 0.0);
@@ -157,7 +157,7 @@ inline Outcome sample_joint(EngineParts& parts, const Request& request, int firs
     Sequence& sequence = step->sequence();
     while (sequence.len() < kFirst + 3) HUNCH_CHECK(step->round().ok());
     const int32_t* t = &sequence.tokens[kFirst];
-    ++run.counts[size_t((t[0] * kVocab + t[1]) * kVocab + t[2])];
+    ++run.counts[(t[0] * kVocab + t[1]) * kVocab + t[2]];
     const Generation& stats = step->stats();
     run.drafted += stats.drafted, run.accepted += stats.accepted;
     run.beside += std::accumulate(stats.drafted_by_position.begin(), stats.drafted_by_position.end(), stats.drafted,

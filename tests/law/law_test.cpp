@@ -1,5 +1,7 @@
 // The output keeps the target's law: chi-square on the joint distribution of three tokens, through the production loop (joint.h).
 // V = 5, N = 200,000, alpha = 1e-4, fixed seeds.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "joint.h"

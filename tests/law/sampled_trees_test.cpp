@@ -1,5 +1,7 @@
 // Trees of sampled nodes keep the target's law under rule ratio: chi-square through the production loop (joint.h), for `self` and
 // for drafters of wider trees; and whether a sibling exists is no matter of what was drawn.
+#include <fmt/format.h>
+
 #include <map>
 
 #include "draft/confidence.h"

@@ -196,7 +196,7 @@ Tally replay_all(Backend& backend, By by) {
   for (const Json& pass : recording.json["passes"])
     for (const Json& layer : pass["layers"]) {
       const auto& all = recording.json["keys"];
-      const auto keys = std::find_if(all.begin(), all.end(), [&](const Json& k) { return k["layer"] == layer["layer"]; });
+      const auto keys = std::ranges::find_if(all, [&](const Json& k) { return k["layer"] == layer["layer"]; });
       HUNCH_CHECK(keys != all.end());
       Replay replay(backend, recording, *keys, pass, layer);
       for (const Json& wanted : layer["selections"]) {
@@ -209,7 +209,7 @@ Tally replay_all(Backend& backend, By by) {
           const auto kept = oracle["kept"].get<std::set<int32_t>>();
           int missing = 0;
           for (const int32_t position : got[set]) missing += !kept.contains(position);
-          EXPECT_TRUE(std::is_sorted(got[set].begin(), got[set].end()));
+          EXPECT_TRUE(std::ranges::is_sorted(got[set]));
           if (missing > 0 && oracle["last_kept"] == oracle["first_dropped"]) missing -= 1;  // the recorded tie
           ++tally.sets, tally.positions += int(kept.size());
           tally.differing_sets += missing > 0, tally.differing_positions += missing;

@@ -162,10 +162,10 @@ class Soak {
     std::vector<int32_t> taken;
     const bool ends_early = fate.way == Fate::Way::Cancel || fate.way == Fate::Way::Destroy;
     if (fate.pause_ms) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
-    while (fate.way != Fate::Way::Wait && !(ends_early && int64_t(taken.size()) >= fate.after)) {
+    while (fate.way != Fate::Way::Wait && !(ends_early && std::ssize(taken) >= fate.after)) {
       const auto event = stream->next();
       if (!event) break;
-      EXPECT_EQ(event->index, int64_t(taken.size()));
+      EXPECT_EQ(event->index, std::ssize(taken));
       taken.push_back(event->id);
       if (fate.pause_ms && dice() % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
     }
@@ -185,14 +185,14 @@ class Soak {
     {
       const std::lock_guard lock(mutex_);
       ++(whole ? tallies_.finished : tallies_.ended);
-      tallies_.tokens += int64_t(tokens.size());
+      tallies_.tokens += std::ssize(tokens);
       tallies_.longest = std::max(tallies_.longest, int64_t(request.prompt.size() + tokens.size()));
     }
     if (request.speculation.rule != "match" || tokens.empty()) return;
     const auto what = describe(request);
     const Request guessed = request;
     request.speculation.proposer = "none";
-    if (!whole) request.max_tokens = int64_t(tokens.size());
+    if (!whole) request.max_tokens = std::ssize(tokens);
     auto alone = alone_->generate(request);
     ASSERT_TRUE(alone.ok()) << what << alone.error().message;
     if (whole) {

@@ -33,7 +33,7 @@ inline bool fits(const Json& value, const Json& schema, const Json& root) {
   if (schema.is_boolean()) return schema.get<bool>();
   if (schema.contains("$ref")) return fits(value, root.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))), root);
   const auto any = [&](const Json& all) {
-    return std::any_of(all.begin(), all.end(), [&](const Json& one) { return fits(value, one, root); });
+    return std::ranges::any_of(all, [&](const Json& one) { return fits(value, one, root); });
   };
   if (schema.contains("anyOf") && !any(schema["anyOf"])) return false;
   if (schema.contains("const") && value != schema["const"]) return false;
@@ -41,7 +41,7 @@ inline bool fits(const Json& value, const Json& schema, const Json& root) {
     return false;
   if (schema.contains("type")) {
     const Json& type = schema["type"];
-    const bool good = type.is_array() ? std::any_of(type.begin(), type.end(), [&](const Json& t) { return is_of_type(value, t); })
+    const bool good = type.is_array() ? std::ranges::any_of(type, [&](const Json& t) { return is_of_type(value, t); })
                                       : is_of_type(value, type);
     if (!good) return false;
   }

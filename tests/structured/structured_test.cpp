@@ -204,7 +204,7 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
       }
     };
     ASSERT_TRUE(step->prefill(nullptr).ok());
-    const auto ended = [&] { return step->sequence().len() - step->sequence().prompt_len >= int64_t(plain.tokens.size()); };
+    const auto ended = [&] { return step->sequence().len() - step->sequence().prompt_len >= std::ssize(plain.tokens); };
     while (!ended()) ASSERT_TRUE(step->round().ok());
     const auto& tokens = step->sequence().tokens;
     EXPECT_TRUE(std::equal(plain.tokens.begin(), plain.tokens.end(), tokens.begin() + step->sequence().prompt_len));

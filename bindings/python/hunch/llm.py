@@ -64,7 +64,7 @@ class LLM:
       tensor_parallel_size: int = 1, gpu_memory_utilization: float | None = None, max_model_len: int | None = None,
       seed: int | None = None, dtype: str = "auto", device: str = "cpu", threads: int | None = None,
       isa: str | None = None, kv_cache_dtype: str = "auto", kv_cache_memory_bytes: int | None = None,
-      max_num_seqs: int = 16, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
+      max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, enable_prefix_caching: bool = True,
       verify_calibration: str | os.PathLike | None = None, **others):
     _check_others(others)
     if tensor_parallel_size != 1:
@@ -92,7 +92,7 @@ class LLM:
     options.memory_share = gpu_memory_utilization or options.memory_share
     options.fill_memory = gpu_memory_utilization is not None
     options.context_len = max_model_len or 0
-    options.max_num_seqs = max_num_seqs
+    options.max_num_seqs = max_num_seqs or 0
     options.max_num_batched_tokens = max_num_batched_tokens or 0
     options.prefix_caching = enable_prefix_caching
     options.verify_calibration = os.fspath(verify_calibration or "")

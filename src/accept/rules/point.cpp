@@ -18,7 +18,7 @@ class Point final : public AcceptanceRule {
     for (int node = tree.child(-1); node >= 0; node = tree.child(node)) {
       const View<const float, 1> p = target.row(row);
       const int32_t x = tree.tokens(node);
-      const int64_t position = first + int64_t(out.path.size());
+      const int64_t position = first + std::ssize(out.path);
       if (x < 0) break;  // the draft row had no valid number: the target decides alone
       if (!chance.below(p(x), 1, position, 0)) return void(out.next = chance.without(p, x, position));
       out.path.push_back(node);

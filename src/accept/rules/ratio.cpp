@@ -29,7 +29,7 @@ class Ratio final : public AcceptanceRule {
     int row = 0;
     for (int node = tree.child(-1); node >= 0; node = tree.child(node)) {
       const int32_t x = tree.tokens(node);
-      const int64_t position = first + int64_t(out.path.size());
+      const int64_t position = first + std::ssize(out.path);
       // An id of -1 means that the draft row had no valid number: nothing was drawn, the target decides alone.
       if (x < 0) break;
       if (!chance.below(target.p(row, x), target.q(tree, row, x), position, 0)) {

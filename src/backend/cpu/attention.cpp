@@ -29,8 +29,7 @@ Range entries_of(const AttentionRun& run) {
 
 void check_tree(const AttentionRun& run) {
   const TreeRows& tree = run.tree;
-  HUNCH_CHECK(
-      tree.parents.size() <= kMaxTreeRows && tree.first >= 0 && tree.first + run.num_rows <= int64_t(tree.parents.size()));
+  HUNCH_CHECK(tree.parents.size() <= kMaxTreeRows && tree.first >= 0 && tree.first + run.num_rows <= std::ssize(tree.parents));
   HUNCH_CHECK(run.scores.metric == ScoreMetric::None || run.scores.prefix_len <= tree.first_entry);
   for (int64_t row = 0; row < run.num_rows; ++row) {
     int64_t depth = 0;
@@ -206,8 +205,7 @@ size_t CpuAttention::attention(const AttentionArgs& args) {
   threads_.reserve(scratch_bytes + sum_bytes);
   const int64_t items = units_.back().first_item + units_.back().num_items;
   threads_.run(items, [&](int64_t index, int worker) {
-    const auto after =
-        std::upper_bound(units_.begin(), units_.end(), index, [](int64_t at, const Unit& unit) { return at < unit.first_item; });
+    const auto after = std::ranges::upper_bound(units_, index, {}, &Unit::first_item);
     const Unit& unit = *(after - 1);
     std::byte* scratch = threads_.scratch(worker);
     run_item(args, unit, index - unit.first_item, worker, scratch, reinterpret_cast<float*>(scratch + scratch_bytes));

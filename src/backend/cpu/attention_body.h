@@ -35,7 +35,7 @@ struct AttendScratch {
   }
   static float* take(std::byte*& at, int64_t floats) {
     float* p = reinterpret_cast<float*>(at);
-    at += size_t(floats) * sizeof(float);
+    at += floats * sizeof(float);
     return p;
   }
 };

@@ -17,10 +17,10 @@ HUNCH_SIMD F32 load_row(const float* p, int left) { return left >= kLanes ? load
 
 // Scales of a K or V block: behind its codes.
 HUNCH_SIMD float* scales_of(std::byte* block, int padded_dim) {
-  return reinterpret_cast<float*>(block + size_t(kBlockLen) * size_t(padded_dim));
+  return reinterpret_cast<float*>(block + size_t(kBlockLen) * padded_dim);
 }
 HUNCH_SIMD const float* scales_of(const std::byte* block, int padded_dim) {
-  return reinterpret_cast<const float*>(block + size_t(kBlockLen) * size_t(padded_dim));
+  return reinterpret_cast<const float*>(block + size_t(kBlockLen) * padded_dim);
 }
 
 // codes[i] = row[i] most / max|row|, rounded; returns max|row| / most (ops/kv.h). All lanes hold one row, or each its own:

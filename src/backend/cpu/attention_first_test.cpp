@@ -25,7 +25,7 @@ AttendRequest tree_from(const KvShape& shape, int64_t root, int64_t first, int w
 // On every instruction set.
 void expect_reference(int threads, const KvShape& shape, const AttendRequest& request) {
   ReferenceBackend reference;
-  const int64_t len = *std::max_element(request.last.begin(), request.last.end()) + 10, unknown = std::min(request.first, len);
+  const int64_t len = *std::ranges::max_element(request.last) + 10, unknown = std::min(request.first, len);
   const KvCase expected_kv(reference, shape, len);
   expected_kv.store->poison(expected_kv.pages(), 0, unknown);
   const AttendResult expected = attend_one(reference, expected_kv, request);

@@ -169,7 +169,7 @@ TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
     const auto backend = make_cpu(isa, 2);
     const KvCase shuffled(*backend, shape, 700, 1);
     KvCase straight(*backend, shape, 700, 1);
-    std::sort(straight.table.begin(), straight.table.end());
+    std::ranges::sort(straight.table);
     for (int64_t e = 0; e < 700; ++e) {
       std::vector<float> k(64), v(64);
       shuffled.store->read(0, 0, shuffled.pages(), e, k.data(), v.data());
@@ -247,7 +247,7 @@ TEST(CpuKvStore, MovesEntriesBitByBit) {
     for (int layer = 0; layer < 2; ++layer)
       for (int head = 0; head < 2; ++head)
         for (int64_t e = 60; e < 75; ++e) {
-          const auto moved = std::find(to.begin(), to.end(), e);
+          const auto moved = std::ranges::find(to, e);
           const int64_t source = moved == to.end() ? e : from[moved - to.begin()];
           ASSERT_TRUE(same_bits(kv.entry(layer, head, e), before.entry(layer, head, source)))
               << isa << " " << shape.name() << " entry " << e;
@@ -300,7 +300,7 @@ TEST(CpuKvStore, RoundsToFp8AsTheReference) {
     for (float y : {x, middle, std::nextafter(middle, 0.0f), std::nextafter(middle, inf)})
       values.push_back(y), values.push_back(-y);
   }
-  const int64_t dim = 16, rows = int64_t(values.size()) / dim;
+  const int64_t dim = 16, rows = std::ssize(values) / dim;
   ReferenceBackend reference;
   for (const std::string& isa : available_isas()) {
     const auto cpu = make_cpu(isa);

@@ -16,7 +16,7 @@ void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
 
 // The rows of a path as a chain of their own behind the same prefix.
 AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tree, const std::vector<int>& path) {
-  kv.store->poison(kv.pages(), tree.tree_entry, int64_t(kv.table.size()) * kPageLen);
+  kv.store->poison(kv.pages(), tree.tree_entry, std::ssize(kv.table) * kPageLen);
   for (size_t d = 0; d < path.size(); ++d) store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
   return attend_one(backend, kv, test::chain_of(tree, path, kv.shape));
 }
@@ -31,7 +31,7 @@ struct TreeCase {
 void expect_chains(const std::string& isa, const TreeCase& c) {
   const auto backend = make_cpu(isa, c.threads);
   KvCase kv(*backend, c.shape, c.first_entry + 270), chain(*backend, c.shape, c.first_entry + 270);
-  kv.store->poison(kv.pages(), c.first_entry, int64_t(kv.table.size()) * kPageLen);
+  kv.store->poison(kv.pages(), c.first_entry, std::ssize(kv.table) * kPageLen);
   const int rows = int(c.parents.size());
   for (int x = 0; x < rows; ++x) store_row(*backend, kv, c.first_entry + x, x);
   const AttendRequest request = tree_request(c.shape, c.parents, c.first_entry, c.window);
@@ -40,7 +40,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   const std::string what = isa + " " + c.shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(c.first_entry) +
       " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
   for (int x = 0; x < rows; ++x) {
-    if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
+    if (std::ranges::find(c.parents, x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
     const auto path = path_to(c.parents, x);
     const AttendResult expected = chain_result(*backend, chain, request, path);
     for (size_t d = 0; d < path.size(); ++d) {
@@ -54,7 +54,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   const int x = rows - 1;
   const auto path = path_to(c.parents, x);
   for (int other = 0; other < rows; ++other)
-    if (std::find(path.begin(), path.end(), other) == path.end())
+    if (std::ranges::find(path, other) == path.end())
       kv.store->poison(kv.pages(), c.first_entry + other, c.first_entry + other + 1);
   const AttendResult part = attend_one(*backend, kv, rows_of(request, x, 1, c.shape));
   ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
@@ -118,7 +118,7 @@ TEST(CpuTree, ScoresThePrefixAsAChainDoes) {
         AttendRequest tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
         tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
         tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
-        tree.lse.assign(size_t(10 * shape.heads()), 6);
+        tree.lse.assign(10 * shape.heads(), 6);
         AttendRequest chain = tree;
         chain.parents.clear();
         std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));

@@ -69,8 +69,7 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
   } else {
     threads.run(chunks * from.kv_heads, bound_chunk);
   }
-  return size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * size_t(from.head_dim) *
-      dtype_bytes(from.dtype, 1);
+  return size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.head_dim * dtype_bytes(from.dtype, 1);
 }
 
 }

@@ -11,7 +11,7 @@ namespace {
 
 // Columns [first, first + count) of rows that lie `stride` apart.
 View<float, 2> columns(std::vector<float>& values, int64_t stride, int64_t first, int64_t count) {
-  View<float, 2> view(values.data() + first, int64_t(values.size()) / stride, count);
+  View<float, 2> view(values.data() + first, std::ssize(values) / stride, count);
   view.stride[0] = stride;
   return view;
 }
@@ -23,7 +23,7 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
   const auto backend = make_backend(GetParam(), 2);
   for (const int64_t rows : {1, 3, 40})
     for (const int64_t n : {1, 7, 64, 130}) {
-      std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(n), out(size_t(rows * (3 * n + 1)), -5.0f);
+      std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(n), out(rows * (3 * n + 1), -5.0f);
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const int64_t width = 3 * n + 1;
       backend->copy_rows({view(a, rows, n), columns(out, width, 0, n)});
@@ -58,9 +58,9 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   const std::vector<std::vector<int32_t>> maps = {{}, {0}, {9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 3, 7}, {7, -1, 0, 3}};
   for (const std::vector<int32_t>& ids : maps)
     for (const int64_t rows : {1, 5}) {
-      const int64_t n = int64_t(ids.size());
+      const int64_t n = std::ssize(ids);
       const Buffer map = backend->constant_ids(ids);
-      std::vector<float> from(size_t(rows * (n + 1))), out(size_t(rows * 12), -5.0f);
+      std::vector<float> from(rows * (n + 1)), out(rows * 12, -5.0f);
       std::iota(from.begin(), from.end(), 1.0f);
       backend->scatter_columns({columns(from, n + 1, 0, n), map.view<const int32_t>(n), columns(out, 12, 0, 10)});
       for (int64_t r = 0; r < rows; ++r) {

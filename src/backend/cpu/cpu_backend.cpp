@@ -105,7 +105,7 @@ void CpuBackend::score_keys(const ScoreKeysArgs& args) {
 void CpuBackend::top_k(const TopKArgs& args) {
   if (!args.scores.data) return ReferenceBackend::top_k(args);
   hunch::top_k(threads_, kernels_.top_k, args);
-  counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
+  counters_.score_bytes += size_t(args.scores.extent[0]) * args.n * sizeof(float);
 }
 
 void CpuBackend::sample(const SampleArgs& args) { sampler_.sample(args); }

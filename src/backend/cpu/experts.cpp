@@ -37,7 +37,7 @@ void CpuExperts::sort(const ExpertsArgs& args) {
   const int64_t total = first_.back();
   for (int64_t r = rows - 1; r >= 0; --r)  // from the back: first_[e + 1] goes down to where the pairs of e begin
     for (int64_t slot = 0; slot < k; ++slot)
-      if (args.ids(r, slot) >= 0) pairs_[size_t(--first_[size_t(args.ids(r, slot)) + 1])] = {int32_t(r), args.shares(r, slot)};
+      if (args.ids(r, slot) >= 0) pairs_[--first_[size_t(args.ids(r, slot)) + 1]] = {int32_t(r), args.shares(r, slot)};
   std::rotate(first_.begin(), first_.begin() + 1, first_.end());
   first_.back() = total;
 }
@@ -53,7 +53,7 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
     View<const float, 2> x = args.x.slice(pairs[0].row, 1);  // one row is multiplied where it lies
     if (rows > 1) {
       each(threads_, rows,
-          [&](int64_t i, int) { std::memcpy(&args.gathered(i, 0), &args.x(pairs[i].row, 0), size_t(hidden) * sizeof(float)); });
+          [&](int64_t i, int) { std::memcpy(&args.gathered(i, 0), &args.x(pairs[i].row, 0), hidden * sizeof(float)); });
       x = args.gathered.slice(0, rows);
     }
     const auto gate = args.gate.slice(0, rows), up = args.up.slice(0, rows), product = args.product.slice(0, rows);

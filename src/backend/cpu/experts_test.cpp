@@ -47,7 +47,7 @@ struct Experts {
       auto values = gaussian(rows * columns, 100 + seed);
       for (float& value : values) value /= std::sqrt(float(columns));
       bytes.resize(dtype_bytes(dtype, values.size()));
-      quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+      quantise_row(dtype, values.data(), bytes.data(), std::ssize(values));
     }
     const Tensor tensor{.dtype = dtype, .shape = {rows, columns}, .data = bytes.data(), .bytes = bytes.size()};
     return owned.emplace_back(backend.load_weight(tensor)).get();
@@ -75,11 +75,11 @@ struct Route {
     for (int64_t r = 0; r < kRows; ++r) {
       std::set<int32_t> chosen;
       if (r % 8) chosen.insert(0);
-      for (int64_t i = 0; int64_t(chosen.size()) < kPerRow; ++i) {
+      for (int64_t i = 0; std::ssize(chosen) < kPerRow; ++i) {
         const int32_t id = int32_t(std::abs(draws[r * kExperts + i % kExperts]) * 1000 + float(i)) % kExperts;
         if (id != 5) chosen.insert(id);
       }
-      std::copy(chosen.begin(), chosen.end(), ids.begin() + r * kPerRow);
+      std::ranges::copy(chosen, ids.begin() + r * kPerRow);
     }
   }
   std::vector<int32_t> ids;
@@ -89,7 +89,7 @@ struct Route {
 // `rows` in this order, each onto what stands in `base`.
 std::vector<float> run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
   static const auto all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
-  const int64_t n = int64_t(rows.size());
+  const int64_t n = std::ssize(rows);
   std::vector<float> x, out, shares, gate(n * kWidth), up = gate, gathered(n * kHidden), product = gathered;
   std::vector<int32_t> ids;
   for (const int64_t r : rows) {

@@ -124,7 +124,7 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
         const KvCase before(*backend, shape, 100, 3);
         KvCase after(*backend, shape, 100, 3);
         const std::vector<int32_t> lengths{7, 5, 6};
-        const int64_t count = int64_t(from.size());
+        const int64_t count = std::ssize(from);
         backend->shuffle_kv({after.ref(), 57, lengths, view(from, count)});
         std::vector<int64_t> source(100);
         std::iota(source.begin(), source.end(), 0);

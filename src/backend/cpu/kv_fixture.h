@@ -49,7 +49,7 @@ struct KvCase {
     store = backend.make_kv_store(geometry_of(shape), num_pages);
     table.resize(num_pages);
     std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937(seed));
+    std::ranges::shuffle(table, std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
     const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
     const auto &k = first_floats(len * width, seed + 1), &v = first_floats(len * width, seed + 2);
@@ -83,7 +83,7 @@ inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, 
   args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len, args.block = request.block;
   args.row_used = view(request.row_used);
   args.lse = view(request.lse, request.last.size(), shape.heads());
-  scores.assign(size_t(request.sets * (request.prefix_len + test::kGuard)), test::kUntouched);
+  scores.assign(request.sets * (request.prefix_len + test::kGuard), test::kUntouched);
   args.out = view(scores, request.sets, request.prefix_len + test::kGuard);
   return args;
 }
@@ -98,7 +98,7 @@ inline std::vector<AttendResult> attend_together(
   int64_t rows = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     AttentionRun run;
-    run.first_row = rows, run.num_rows = int64_t(requests[i].last.size());
+    run.first_row = rows, run.num_rows = std::ssize(requests[i].last);
     run.kv = cases[i]->ref();
     run.last = view(requests[i].last);
     run.window = requests[i].window, run.first = requests[i].first;
@@ -108,7 +108,7 @@ inline std::vector<AttendResult> attend_together(
     rows += run.num_rows;
     q.insert(q.end(), requests[i].q.begin(), requests[i].q.end());
   }
-  std::vector<float> out(q.size(), -77.0f), lse(size_t(rows * shape.heads()), -77.0f);
+  std::vector<float> out(q.size(), -77.0f), lse(rows * shape.heads(), -77.0f);
   AttentionArgs args;
   args.layer = layer;
   args.scale = 1 / std::sqrt(float(shape.head_dim));

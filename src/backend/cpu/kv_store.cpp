@@ -47,12 +47,12 @@ KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
   HUNCH_CHECK(dim > 0 && (type != DType::Q8_0 || dim <= kMaxCodedDim));
   padded_dim = (dim + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple;
   element_bytes = type == DType::F32 ? 4 : type == DType::Q8_0 || type == DType::F8_E4M3 ? 1 : 2;
-  const size_t scale_bytes = type == DType::Q8_0 ? size_t(kPageLen) * sizeof(float) : 0;
-  chunk_bytes = 2 * (size_t(kPageLen) * size_t(padded_dim) * element_bytes + scale_bytes);
+  const size_t scale_bytes = type == DType::Q8_0 ? kPageLen * sizeof(float) : 0;
+  chunk_bytes = 2 * (size_t(kPageLen) * padded_dim * element_bytes + scale_bytes);
 }
 
 size_t CpuKvStore::page_bytes(const KvGeometry& geometry) {
-  return KvLayout(geometry.dtype, geometry.head_dim).chunk_bytes * size_t(geometry.layers) * size_t(geometry.kv_heads);
+  return KvLayout(geometry.dtype, geometry.head_dim).chunk_bytes * size_t(geometry.layers) * geometry.kv_heads;
 }
 
 std::unique_ptr<CpuKvStore> CpuKvStore::make(const KvGeometry& geometry, int64_t num_pages) {

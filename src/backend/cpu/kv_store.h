@@ -32,14 +32,14 @@ struct KvLayout {
   KvLayout(DType type, int dim);
   size_t values_offset() const { return chunk_bytes / 2; }
   // Q8_0: of the scale of entry `e`.
-  size_t k_scale_offset(int e) const { return size_t(kPageLen) * size_t(padded_dim) + size_t(e) * sizeof(float); }
+  size_t k_scale_offset(int e) const { return size_t(kPageLen) * padded_dim + e * sizeof(float); }
   size_t v_scale_offset(int e) const { return values_offset() + k_scale_offset(e); }
   // Bytes from the start of a chunk to element d of entry `e` in [0, kPageLen).
   size_t k_offset(int e, int d) const {
     const int tile = e / 16, lane = e % 16;
     const int per = dtype == DType::BF16 ? 2 : dtype == DType::Q8_0 ? 4 : 1;  // neighbouring dimensions in a lane
     const int in_tile = (d / per * 16 + lane) * per + d % per;
-    return (size_t(tile) * 16 * size_t(padded_dim) + size_t(in_tile)) * element_bytes;
+    return (size_t(tile) * 16 * padded_dim + size_t(in_tile)) * element_bytes;
   }
   size_t v_offset(int e, int d) const {
     const bool pairs = dtype == DType::BF16 || dtype == DType::Q8_0;

@@ -21,7 +21,7 @@ struct LogProbs {
 
 LogProbs log_probs(
     Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& ids, int count) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7),
       std::vector<int32_t>(size_t(rows * count), -7)};
   LogProbsArgs args;

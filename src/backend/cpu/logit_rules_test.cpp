@@ -21,7 +21,7 @@ using Ids = std::vector<int32_t>;
 
 std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, const Ids& prompt, const Ids& output) {
   auto state = std::make_unique<LogitState>(rules, vocab);
-  state->reset(prompt.data(), int64_t(prompt.size()));
+  state->reset(prompt.data(), std::ssize(prompt));
   for (const int32_t token : output) state->append(token);
   return state;
 }
@@ -45,7 +45,7 @@ struct Round {
 // Row r stands at position first_position + r: noise must be the same wherever a row is computed.
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     const Round& round, const Ids& positions) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   Sampled out{Ids(size_t(rows), -2), std::vector<float>(logits.size(), -1.0f)};
   const std::vector<float> before = logits;
   SampleArgs args;
@@ -70,8 +70,8 @@ class Rules : public testing::TestWithParam<std::string> {
   // What is sampled for one row after prompt, output and drafts.
   Sampled row_after(const std::vector<float>& logits, const SamplingParams& params, const LogitRules& rules, const Ids& prompt,
       const Ids& output, const Ids& drafts) {
-    const auto state = state_of(rules, int64_t(logits.size()), prompt, output);
-    return sample(*backend_, logits, int64_t(logits.size()), params, {state.get(), drafts, {}, int(drafts.size())}, {9});
+    const auto state = state_of(rules, std::ssize(logits), prompt, output);
+    return sample(*backend_, logits, std::ssize(logits), params, {state.get(), drafts, {}, int(drafts.size())}, {9});
   }
   int32_t choose(
       const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output, const Ids& drafts = {}) {
@@ -208,13 +208,13 @@ std::vector<float> processed(const float* raw, int64_t vocab, const LogitRules& 
   history.insert(history.end(), output.begin(), output.end());
   for (int32_t id = 0; id < vocab; ++id) {
     float& out = x[id];
-    const auto among = [id](const Ids& ids) { return std::find(ids.begin(), ids.end(), id) != ids.end(); };
+    const auto among = [id](const Ids& ids) { return std::ranges::find(ids, id) != ids.end(); };
     bool ban = !rules.allowed.empty() && !among(rules.allowed);
     for (const Ids& word : rules.bad_words) {
       if (word.back() != id || history.size() + 1 < word.size()) continue;
       ban |= std::equal(word.begin(), word.end() - 1, history.end() - long(word.size() - 1));
     }
-    ban |= int64_t(output.size()) < rules.min_tokens && among(rules.end_ids);
+    ban |= std::ssize(output) < rules.min_tokens && among(rules.end_ids);
     for (const auto& [other, bias] : rules.bias)
       if (other == id) ban |= bias <= -100, out += bias;
     if (ban) {
@@ -222,7 +222,7 @@ std::vector<float> processed(const float* raw, int64_t vocab, const LogitRules& 
       continue;
     }
     if (among(history) && rules.repetition != 1) out = out > 0 ? out / rules.repetition : out * rules.repetition;
-    const auto count = std::count(output.begin(), output.end(), id);
+    const auto count = std::ranges::count(output, id);
     if (count > 0) out = out - rules.frequency * float(count) - rules.presence;
   }
   return x;
@@ -286,7 +286,7 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
   for (int trial = 0; trial < 400; ++trial) {
     const Case c = random_case(random);
     const int rows = 1 + int(c.drafts.size());
-    std::vector<float> logits(size_t(rows) * size_t(c.vocab));
+    std::vector<float> logits(size_t(rows) * c.vocab);
     for (float& x : logits) x = normal(random);
     Ids positions;
     for (int row = 0; row < rows; ++row) positions.push_back(100 + row);

@@ -26,7 +26,7 @@ int64_t newest(const NsaRun& run, int64_t first_row, int64_t num_rows) {
 template <class T>
 T* take(std::byte*& at, int64_t count) {
   T* p = reinterpret_cast<T*>(at);
-  at += (size_t(count) * sizeof(T) + 63) / 64 * 64;
+  at += (count * sizeof(T) + 63) / 64 * 64;
   return p;
 }
 
@@ -41,7 +41,7 @@ size_t CpuNsa::compress(const CompressKvArgs& args) {
   HUNCH_CHECK(args.rows.store->dtype == from.dtype);
   // Items own whole pages: neighbours in a page share 32-bit lanes.
   const int64_t first_page = args.first / kPageLen, pages = (args.last - 1) / kPageLen + 1 - first_page;
-  const size_t floats = size_t(2 * dim), list_bytes = (size_t(s.cmp_len) * sizeof(int64_t) + 63) / 64 * 64;
+  const size_t floats = size_t(2 * dim), list_bytes = (s.cmp_len * sizeof(int64_t) + 63) / 64 * 64;
   threads_.reserve(list_bytes + floats * sizeof(float));
   threads_.run(pages * from.kv_heads, [&](int64_t index, int worker) {
     const int head = int(index / pages);
@@ -86,7 +86,7 @@ void CpuNsa::grow_tree(const NsaAttentionArgs& args, const NsaRun& run, Tree& tr
   if (!tree.owned || tree.owned.bytes() < bytes) tree.owned = allocate_aligned(bytes);
   HUNCH_CHECK(tree.owned);
   while (identity_.size() < tree.chunks) identity_.push_back(int32_t(identity_.size()));
-  const size_t list_bytes = (size_t(s.cmp_len) * sizeof(int64_t) + 63) / 64 * 64;
+  const size_t list_bytes = (s.cmp_len * sizeof(int64_t) + 63) / 64 * 64;
   threads_.reserve(list_bytes + size_t(2 * store.head_dim) * sizeof(float));
   threads_.run(store.kv_heads, [&](int64_t head, int worker) {
     auto* entries = reinterpret_cast<int64_t*>(threads_.scratch(worker));
@@ -128,7 +128,7 @@ void CpuNsa::plan(const NsaAttentionArgs& args) {
     }
     // As many as fit; fewer where threads would be left without an item.
     int64_t most = std::clamp<int64_t>(kItemQueryRows / group, 1, kNsaRows);
-    const int64_t all = run.num_rows * store.kv_heads * int64_t(args.runs.size()), each = (all - 1) / threads_.count() + 1;
+    const int64_t all = run.num_rows * store.kv_heads * std::ssize(args.runs), each = (all - 1) / threads_.count() + 1;
     most = std::min(most, std::max({each, int64_t(kLeastQueryRows / group), int64_t(1)}));
     for (int head = 0; head < store.kv_heads; ++head)
       for (int64_t row = 0; row < run.num_rows; row += most)
@@ -239,8 +239,7 @@ size_t CpuNsa::attention(const NsaAttentionArgs& args) {
     bytes = std::max(bytes, scratch_bytes(args, item_of(args, item, nullptr), blocks));
   }
   threads_.reserve(bytes);
-  threads_.run(
-      int64_t(items_.size()), [&](int64_t index, int worker) { run_item(args, items_[index], threads_.scratch(worker)); });
+  threads_.run(std::ssize(items_), [&](int64_t index, int worker) { run_item(args, items_[index], threads_.scratch(worker)); });
   return bytes_;
 }
 

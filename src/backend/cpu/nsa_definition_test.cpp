@@ -63,10 +63,10 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
       std::vector<int32_t> expected(scores.size());
       std::iota(expected.begin(), expected.end(), 0);
       const auto forced = [&](int32_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
-      std::stable_sort(expected.begin(), expected.end(),
+      std::ranges::stable_sort(expected,
           [&](int32_t a, int32_t b) { return forced(a) != forced(b) ? forced(a) : !forced(a) && scores[a] > scores[b]; });
       expected.resize(std::min(expected.size(), size_t(count)));
-      std::sort(expected.begin(), expected.end());
+      std::ranges::sort(expected);
       expected.resize(count, -1);
       EXPECT_EQ(chosen_of(s, own * 16 + 5, scores), expected) << count << " of " << own;
     }
@@ -151,7 +151,7 @@ TEST(NsaAttention, HasAWindowThatCountsTheQueryItself) {
   // Two keys: a mean of both, in which the one before last has a part and the one before that none.
   const NsaCase two(backend, nsa_std(8, 4, 16, 4, 2), shape, 60);
   NsaRequest flat = request;
-  std::fill(flat.q.begin(), flat.q.end(), 0.0f);
+  std::ranges::fill(flat.q, 0.0f);
   const auto out = branch(two, flat, 2).out, a = values_of(two, 58), b = values_of(two, 59);
   for (size_t d = 0; d < out.size(); ++d) EXPECT_NEAR(out[d], (a[d] + b[d]) / 2, 1e-6f);
 }
@@ -174,7 +174,7 @@ TEST(NsaAttention, ReadsChosenBlocksUpToTheQueryOnly) {
   const KvShape shape{DType::F32, 1, 1, 8};
   const NsaCase c(backend, nsa_std(8, 4, 16, 4, 4), shape, 100);
   NsaRequest request = nsa_request(shape, {83});
-  std::fill(request.q.begin(), request.q.end(), 0.0f);
+  std::ranges::fill(request.q, 0.0f);
   request.given = {1, 5, 6, -1};  // 6 lies behind the query
   std::vector<double> mean(8, 0);
   for (int64_t e = 0; e < 100; ++e)

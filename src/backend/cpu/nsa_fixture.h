@@ -86,7 +86,7 @@ struct NsaResult {
 
 inline NsaRequest nsa_request(const KvShape& shape, std::vector<int32_t> last, uint32_t seed = 9) {
   NsaRequest request;
-  request.q = random_queries(shape, int64_t(last.size()), seed);
+  request.q = random_queries(shape, std::ssize(last), seed);
   request.gates = random_floats(last.size() * size_t(3 * shape.heads()), seed + 1);
   request.last = std::move(last);
   return request;
@@ -111,7 +111,7 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
   int64_t rows = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const NsaRequest& r = requests[i];
-    NsaRun run{.first_row = rows, .num_rows = int64_t(r.last.size()), .kv = cases[i]->kv.ref(), .rows = cases[i]->row_ref()};
+    NsaRun run{.first_row = rows, .num_rows = std::ssize(r.last), .kv = cases[i]->kv.ref(), .rows = cases[i]->row_ref()};
     run.last = view(r.last);
     run.tree = {r.parents, r.tree_first, r.tree_entry};
     runs.push_back(run);

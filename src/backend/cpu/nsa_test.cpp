@@ -19,7 +19,7 @@ std::vector<int32_t> edges(const NsaShape& s, int64_t len) {
            int64_t(s.sel_block) * s.sel_count, int64_t(s.window), int64_t(kPageLen), len / 2, len})
     for (int64_t position = at - 2; position <= at; ++position)
       if (position >= 0 && position < len) out.push_back(int32_t(position));
-  std::sort(out.begin(), out.end());
+  std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
 }
@@ -119,10 +119,10 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   const NsaResult whole = nsa_one(tree, request);
   const size_t width = size_t(c.shape.heads() * c.shape.head_dim);
   for (int x = 0; x < rows; ++x) {
-    if (std::find(c.parents.begin(), c.parents.end(), x) != c.parents.end()) continue;
+    if (std::ranges::find(c.parents, x) != c.parents.end()) continue;
     const auto path = path_to(c.parents, x);
-    chain.kv.store->poison(chain.kv.pages(), c.first_entry, int64_t(chain.kv.table.size()) * kPageLen);
-    chain.rows->poison(chain.row_pages(), c.form.rows_of(c.first_entry), int64_t(chain.table.size()) * kPageLen);
+    chain.kv.store->poison(chain.kv.pages(), c.first_entry, std::ssize(chain.kv.table) * kPageLen);
+    chain.rows->poison(chain.row_pages(), c.form.rows_of(c.first_entry), std::ssize(chain.table) * kPageLen);
     NsaRequest line;
     for (size_t d = 0; d < path.size(); ++d) {
       store_row(chain, c.first_entry + int64_t(d), path[d]);
@@ -131,7 +131,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
       line.q.insert(line.q.end(), row.q.begin(), row.q.end()),
           line.gates.insert(line.gates.end(), row.gates.begin(), row.gates.end());
     }
-    chain.compress(c.first_entry, c.first_entry + int64_t(path.size()));
+    chain.compress(c.first_entry, c.first_entry + std::ssize(path));
     const NsaResult expected = nsa_one(chain, line);
     for (size_t d = 0; d < path.size(); ++d)
       ASSERT_TRUE(same_bits(&whole.out[size_t(path[d]) * width], &expected.out[d * width], width)) << what << " row " << path[d];
@@ -141,7 +141,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   const int x = rows - 1;
   const auto path = path_to(c.parents, x);
   for (int other = 0; other < rows; ++other)
-    if (std::find(path.begin(), path.end(), other) == path.end())
+    if (std::ranges::find(path, other) == path.end())
       tree.kv.store->poison(tree.kv.pages(), c.first_entry + other, c.first_entry + other + 1);
   const NsaResult part = nsa_one(tree, nsa_rows_of(request, size_t(x), 1, c.shape));
   ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";

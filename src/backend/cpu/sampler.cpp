@@ -41,10 +41,10 @@ void CpuSampler::sample(const SampleArgs& args) {
   HUNCH_CHECK(ranks_allowed(args));
   for (Scratch& scratch : scratch_) {  // grows with the first call, then stays
     if (args.state) scratch.patch.reserve(vocab, args.drafts.extent[0]);
-    if (num_ranked(args) > 0 && int64_t(scratch.scores.size()) < vocab) scratch.scores.resize(vocab);
+    if (num_ranked(args) > 0 && std::ssize(scratch.scores) < vocab) scratch.scores.resize(vocab);
     scratch.few.reserve(kFewIds);
-    if (int64_t(scratch.ids.size()) >= vocab + 16) continue;
-    scratch.ids.resize(size_t(vocab) + 16);
+    if (std::ssize(scratch.ids) >= vocab + 16) continue;
+    scratch.ids.resize(vocab + 16);
     scratch.group_best.resize(size_t(vocab + 255) / 256 * 16);
     scratch.ratios.resize(vocab);
     scratch.masses.resize(kBuckets);
@@ -189,7 +189,7 @@ void CpuSampler::rank_few(const SampleArgs& args, int64_t r, Scratch& scratch) c
   double greatest = -double(kInfinity), total = 0;
   for (const Scored& s : few) greatest = std::max(greatest, s.score);
   for (const Scored& s : few) total += std::exp(s.score - greatest);
-  const int64_t some = std::min<int64_t>(k, int64_t(few.size()));
+  const int64_t some = std::min<int64_t>(k, std::ssize(few));
   std::partial_sort(few.begin(), few.begin() + some, few.end(),
       [](const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; });
   for (int64_t i = 0; i < k; ++i) {
@@ -235,7 +235,7 @@ int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& s
   int32_t* ids = scratch.ids.data();
   const int64_t candidates =
       kernels_.collect(ratios, row.vocab, std::max(float(small), std::numeric_limits<float>::denorm_min()), ids);
-  std::fill(scratch.masses.begin(), scratch.masses.end(), 0.0);
+  std::ranges::fill(scratch.masses, 0.0);
   size_t last_bucket = 0;
   for (int64_t i = 0; i < candidates; ++i) {
     const size_t bucket = bucket_of(ratios[ids[i]]);

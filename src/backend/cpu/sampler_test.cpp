@@ -29,7 +29,7 @@ struct Sampled {
 // Rows of `logits` at consecutive positions from first_position on.
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   std::vector<int32_t> positions(rows);
   for (int64_t r = 0; r < rows; ++r) positions[r] = first_position + int32_t(r);
   Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
@@ -93,7 +93,7 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
-      std::vector<int32_t> tokens(rows, -7), seconds(size_t(rows), -7), positions(size_t(rows), 0);
+      std::vector<int32_t> tokens(rows, -7), seconds(size_t(rows), -7), positions(rows, 0);
       std::vector<float> leads(rows, -7);
       std::iota(positions.begin(), positions.end(), 0);
       SampleArgs args;

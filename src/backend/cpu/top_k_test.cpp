@@ -8,7 +8,7 @@ namespace {
 
 std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
     int recent, int block = 1) {
-  const int64_t n = int64_t(scores.size()) / sets;
+  const int64_t n = std::ssize(scores) / sets;
   std::vector<int32_t> index(sets * count * block, -1);
   TopKArgs args;
   args.scores = view(scores, sets, n);

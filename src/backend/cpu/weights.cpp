@@ -51,10 +51,10 @@ void pack_elements(const std::byte* rows, int columns, int64_t k, std::byte* pan
     const int64_t n = k - first < kTile ? k - first : kTile;
     for (int c = 0; c < columns; ++c) {
       T inputs[kTile] = {};
-      std::memcpy(inputs, rows + size_t(c * k + first) * sizeof(T), size_t(n) * sizeof(T));
+      std::memcpy(inputs, rows + size_t(c * k + first) * sizeof(T), n * sizeof(T));
       for (int64_t i = 0; i < kTile; ++i) tile[i][c] = inputs[i];
     }
-    std::memcpy(panel + size_t(first) * sizeof(tile[0]), tile, size_t(n) * sizeof(tile[0]));
+    std::memcpy(panel + first * sizeof(tile[0]), tile, n * sizeof(tile[0]));
   }
 }
 

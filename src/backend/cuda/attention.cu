@@ -11,9 +11,7 @@ namespace hunch {
 namespace {
 
 constexpr int kCombineWarps = 8, kTileWarps = 4, kBlocksOfSm = 7, kWarpsOfSm = kTileWarps * kBlocksOfSm;
-constexpr int kMostRowsOfWarp = 8, kSlotsOfTurn = 8;
-constexpr int kMostTensorGroup = 16;
-constexpr int kMostLineColumns = 16;
+constexpr int kMostRowsOfWarp = 8, kSlotsOfTurn = 8, kMostTensorGroup = 16, kMostLineColumns = 16;
 
 // One row of one head is folded by a block, each warp some of its super-splits. A lane has four elements.
 constexpr int kSupersOfWarp = 32 / kSuperSplits;
@@ -234,7 +232,7 @@ struct CudaAttention::Call {
 
 CudaAttention::CudaAttention(int most_blocks) : most_blocks_(most_blocks), launches_(kMostPlans) {
   constexpr size_t kUsualRuns = 64;  // more grow their lists once
-  wanted_.reserve(kMostPlans);
+  wanted_.reserve(kMostPlans), sorted_.reserve(kMostPlans);
   devices_.reserve(kUsualRuns), reductions_.reserve(kUsualRuns);
 }
 
@@ -245,6 +243,7 @@ CudaAttention::Launch& CudaAttention::place_for(const Launch& wanted) {
       known.runs = wanted.runs;
       return known;
     }
+  while (std::ranges::find(sorted_, &launches_[next_]) != sorted_.end()) next_ = (next_ + 1) % kMostPlans;
   Launch& place = launches_[next_];
   next_ = (next_ + 1) % kMostPlans;
   place.begin(wanted);
@@ -256,8 +255,48 @@ CudaAttention::Count::~Count() {
   if (device) (void)cudaFree(device);
 }
 
+// Whether these are the runs of the call before, of the layer before as a rule, and all in one launch. That now has these.
+bool CudaAttention::sorted_already(const AttentionArgs& args) {
+  if (sorted_.size() != 1 || sorted_[0]->runs.size() != args.runs.size() || sorted_heads_ != args.q.extent[1]) return false;
+  Launch& launch = *sorted_[0];
+  for (size_t i = 0; i < args.runs.size(); ++i) {
+    const AttentionRun& run = args.runs[i];
+    const PlannedRun& planned = launch.planned[i];
+    bool same = planned.first_row == run.first_row && std::ssize(planned.last) == run.num_rows && planned.window == run.window &&
+        planned.first == run.first && run.head_first.empty() && run.tree.parents.empty() && planned.parents.empty() &&
+        (planned.split_blocks == kSelectedSplitBlocks) == (run.index.data != nullptr) &&
+        planned.kv_heads == run.kv.store->kv_heads && launch.dtype == run.kv.store->dtype &&
+        launch.head_dim == run.kv.store->head_dim && first_allowed(run);
+    for (int64_t row = 0; same && row < run.num_rows; ++row) same = planned.last[row] == run.last(row);
+    if (!same) return false;
+    launch.runs[i] = &run;
+  }
+  return true;
+}
+
 void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
-  wanted_.clear();
+  if (!sorted_already(args)) sort(args);
+  kv_bytes_ += sorted_bytes_;
+  for (Launch* launch : sorted_) {
+    Call call{args.layer, args.scale, args.q, args.out, args.lse, args.sinks};
+    call.shift = launch->shift, call.head_dim = launch->head_dim;
+    call.group = int(args.q.extent[1]) / launch->runs[0]->kv.store->kv_heads;
+    run(commands, *launch, call);
+  }
+  // Rows of many M tiles leave their scores in a second look at K, only the rows that are used.
+  for (const AttentionRun& run : args.runs) {
+    if (run.num_rows == 0 || run.scores.metric == ScoreMetric::None || run.scores.prefix_len == 0) continue;
+    const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
+    const bool general = !kv_plane(run.kv, args.layer).on_tensor_cores || (1 << shift) > kMostTensorGroup;
+    if (general || (run.num_rows << shift) > 2 * kTileRows)
+      score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
+    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.count()) * sizeof(float);
+  }
+}
+
+// Runs of one kind to one launch.
+void CudaAttention::sort(const AttentionArgs& args) {
+  wanted_.clear(), sorted_.clear(), sorted_heads_ = args.q.extent[1], sorted_bytes_ = 0;
   const auto columns_of = [&](const AttentionRun& run) {
     return columns_for(run.num_rows << shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads));
   };
@@ -290,30 +329,16 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
     launch.columns = launch.general || columns_of(run) == 0 ? 0 : most_columns[launch.lines];
     launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
     const auto all = wanted_.all();
-    const auto place = std::find_if(all.begin(), all.end(), [&](const Launch& l) { return l.same_kind(launch); });
+    const auto place = std::ranges::find_if(all, [&](const Launch& l) { return l.same_kind(launch); });
     if (place == all.end()) wanted_.add().begin(launch);
     Launch& to = place == all.end() ? wanted_.back() : *place;
     to.runs.push_back(&run), to.planned.add() = planned;
     const int64_t heads = store.kv_heads, row_bytes = int64_t(2 * kv_row_bytes(store.dtype, store.head_dim));
     int32_t least = kFarFuture, most = 0;
     for (int64_t row = 0; row < run.num_rows; ++row) least = std::min(least, run.last(row)), most = std::max(most, run.last(row));
-    kv_bytes_ += uint64_t(heads * row_bytes * std::max<int64_t>(0, most + 1 - oldest_entry(run, least)));
+    sorted_bytes_ += uint64_t(heads * row_bytes * std::max<int64_t>(0, most + 1 - oldest_entry(run, least)));
   }
-  for (const Launch& launch : wanted_.all()) {
-    Call call{args.layer, args.scale, args.q, args.out, args.lse, args.sinks};
-    call.shift = launch.shift, call.head_dim = launch.head_dim;
-    call.group = int(args.q.extent[1]) / launch.runs[0]->kv.store->kv_heads;
-    run(commands, place_for(launch), call);
-  }
-  // Rows of many M tiles leave their scores in a second look at K, only the rows that are used.
-  for (const AttentionRun& run : args.runs) {
-    if (run.num_rows == 0 || run.scores.metric == ScoreMetric::None || run.scores.prefix_len == 0) continue;
-    const int shift = shift_of(int(args.q.extent[1]) / run.kv.store->kv_heads);
-    const bool general = !kv_plane(run.kv, args.layer).on_tensor_cores || (1 << shift) > kMostTensorGroup;
-    if (general || (run.num_rows << shift) > 2 * kTileRows)
-      score(commands, args.layer, args.scale, args.q, run.first_row, run.kv, run.scores);
-    else score_bytes_ += uint64_t(run.scores.out.extent[0] * run.scores.count()) * sizeof(float);
-  }
+  for (const Launch& launch : wanted_.all()) sorted_.push_back(&place_for(launch));
 }
 
 void CudaAttention::enqueue(Commands& commands, const ScoreKeysArgs& args) {
@@ -329,7 +354,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   call.group = int(q.extent[1]) / store.kv_heads, call.shift = shift_of(call.group);
   AttentionRun run;
   run.first_row = first_row, run.num_rows = scores.row_used.extent[0], run.kv = kv, run.scores = scores;
-  wanted_.clear();
+  wanted_.clear(), sorted_.clear();
   Launch& launch = wanted_.add();
   launch.begin(Launch{.keys_only = true});
   PlannedRun& planned = launch.planned.add();
@@ -339,8 +364,8 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
     if (scores.row_used(row)) planned.rows.push_back(int32_t(row));
   if (planned.rows.empty()) planned.rows.push_back(0);  // not used, but somebody must write the scores of nobody
   launch.general = !kv_plane(kv, layer).on_tensor_cores || call.group > kMostTensorGroup;
-  launch.paired = !launch.general && (int64_t(planned.rows.size()) << call.shift) > kTileRows;
-  launch.columns = launch.general ? 0 : columns_for(int64_t(planned.rows.size()) << call.shift);
+  launch.paired = !launch.general && (std::ssize(planned.rows) << call.shift) > kTileRows;
+  launch.columns = launch.general ? 0 : columns_for(std::ssize(planned.rows) << call.shift);
   launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
   launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
@@ -349,25 +374,26 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
 }
 
 void CudaAttention::Launch::list_combined(int padded_group, int group) {
-  combined.clear(), tiles.clear(), row_heads = 0;
+  combined.clear(), tiles.clear(), row_heads = 0, most_tile_rows = 0;
   if (keys_only) return;
-  for (size_t r = 0; r < runs.size(); ++r) row_heads += int64_t(planned[r].rows.size()) * planned[r].kv_heads * group;
+  for (size_t r = 0; r < runs.size(); ++r) row_heads += std::ssize(planned[r].rows) * planned[r].kv_heads * group;
   // Eight warps of a block share a row's partials, or a warp has rows of its own: where blocks would take turns longer than a
   // warp takes for so many partials.
   const int64_t sms = device_facts().num_sms, turns = row_heads / (2 * sms);
-  const bool tile_by_tile = turns > 0 && int64_t(plan.slot_list.size()) <= kSlotsOfTurn * turns * int64_t(plan.units.size());
+  const bool tile_by_tile = turns > 0 && std::ssize(plan.slot_list) <= kSlotsOfTurn * turns * std::ssize(plan.units);
   rows_of_warp = 1;
   while (rows_of_warp < kMostRowsOfWarp && row_heads > sms * kWarpsOfSm * rows_of_warp) rows_of_warp *= 2;
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
-      const AttentionUnitDevice* units = &plan.units[size_t(plan.run_units[r] + kv_head * plan.run_tiles[r])];
+      const AttentionUnitDevice* units = &plan.units[plan.run_units[r] + kv_head * plan.run_tiles[r]];
       const int first_row = int(planned[r].first_row);
       if (tile_by_tile) {
         for (int t = 0; t < plan.run_tiles[r]; ++t) {
-          const AttentionSuperDevice &first = plan.supers[size_t(units[t].first_super)],
-                                     &last = plan.supers[size_t(units[t].first_super + units[t].num_supers - 1)];
+          const AttentionSuperDevice &first = plan.supers[units[t].first_super],
+                                     &last = plan.supers[units[t].first_super + units[t].num_supers - 1];
           tiles.push_back({first.first_slot, last.first_slot + last.num_slots - first.first_slot, units[t].rows, first_row,
               t * kTileRows, padded_group, kv_head});
+          most_tile_rows = std::max(most_tile_rows, units[t].rows);
         }
       } else {
         for (const int32_t row : planned[r].rows) {
@@ -422,7 +448,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
   for (size_t r = 0; r < launch.runs.size(); ++r) {
     const AttentionRun& run = *launch.runs[r];
     AttentionRunDevice device;
-    device.plane = kv_plane(run.kv, call.layer);
+    if (r > 0 && run.kv.store == launch.runs[r - 1]->kv.store) device.plane = devices.back().plane;
+    else device.plane = kv_plane(run.kv, call.layer);
     device.pages = there.pages[r].second;
     device.first_row = int32_t(run.first_row), device.num_rows = int32_t(launch.planned[r].rows.size());
     device.window = run.window, device.first = int32_t(run.first);
@@ -439,7 +466,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       device.leaves = upload(plan.leaves), device.paths = upload(plan.paths);
     }
     const ScoreArgs& scores = run.scores;
-    const int64_t packed = int64_t(launch.planned[r].rows.size()) << call.shift;
+    const int64_t packed = std::ssize(launch.planned[r].rows) << call.shift;
     const bool here = launch.keys_only || (!launch.general && packed <= 2 * kTileRows);
     if (here && scores.metric != ScoreMetric::None && scores.prefix_len > 0) {
       const int kv_heads = device.plane.kv_heads;
@@ -458,7 +485,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       used.assign(run.num_rows, 0), used_index.assign(run.num_rows, 0);
       int num_used = 0;
       for (int64_t row = 0; row < run.num_rows; ++row)
-        if (scores.row_used(row)) used[size_t(row)] = 1, used_index[size_t(row)] = num_used++;
+        if (scores.row_used(row)) used[row] = 1, used_index[row] = num_used++;
       device.row_used = upload(used), device.used_index = upload(used_index);
       device.lse = scores.lse.data, device.lse_row = scores.lse.stride[0], device.lse_head = scores.lse.stride[1];
       device.scores = scores.out.data, device.scores_stride = scores.out.stride[0];
@@ -480,7 +507,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     }
     devices.push_back(device);
   }
-  auto* workspace = static_cast<float*>(commands.workspace(size_t(floats) * sizeof(float)));
+  auto* workspace = static_cast<float*>(commands.workspace(floats * sizeof(float)));
   const auto place = [&](const float* offset) { return workspace + reinterpret_cast<int64_t>(offset) / int64_t(sizeof(float)); };
   for (AttentionRunDevice& device : devices)
     if (!launch.general && (device.sink == ScoreSink::Rows || device.sink == ScoreSink::Groups))
@@ -522,7 +549,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     return;
   }
   if (launch.general) {
-    const size_t shared = size_t(kGeneralWarps) * 2 * size_t(call.head_dim) * sizeof(float);
+    const size_t shared = size_t(kGeneralWarps) * 2 * call.head_dim * sizeof(float);
     commands.launch(general_attention_kernel,
         {.blocks = dim3(unsigned(sms) * 2), .threads = kGeneralWarps * 32, .shared_bytes = shared}, device);
   } else {
@@ -551,10 +578,8 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
     const PackedRows packed = all ? wanted_packed(commands, out.extent[0], out.extent[1]) : PackedRows{};
     combine.packed = packed.at, combine.packed_blocks = packed.blocks;
     if (!launch.tiles.empty()) {
-      int most_rows = 0;
-      for (const CombineTileDevice& tile : launch.tiles) most_rows = std::max(most_rows, tile.rows);
       combine.tiles = there.tiles, combine.rows_of_warp = launch.rows_of_warp;
-      combine.blocks_of_tile = (most_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
+      combine.blocks_of_tile = (launch.most_tile_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
       combine.count = int32_t(launch.tiles.size());
       commands.launch(combine_tiles_kernel,
           {.blocks = dim3(unsigned(grid_rows(combine.count) * combine.blocks_of_tile)), .threads = kTileWarps * 32}, combine);

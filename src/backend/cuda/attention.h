@@ -46,7 +46,8 @@ class CudaAttention {
     int rows_of_warp = 1;                    // that folds tile by tile
     std::vector<CombineRowDevice> combined;  // few of them: [row and KV head in all runs]
     std::vector<CombineTileDevice> tiles;    // many
-    KeptList<std::vector<uint8_t>> used;     // [run][row]
+    int most_tile_rows = 0;
+    KeptList<std::vector<uint8_t>> used;  // [run][row]
     KeptList<std::vector<int32_t>> used_index;
     // Where all of it lies on the device, in this list of commands.
     struct There {
@@ -77,6 +78,8 @@ class CudaAttention {
   void score(Commands&, int layer, float scale, View<const float, 3> q, int64_t first_row, const KvRef&, const ScoreArgs&);
   void run(Commands&, Launch&, const Call&);
   Launch& place_for(const Launch& wanted);
+  void sort(const AttentionArgs&);
+  bool sorted_already(const AttentionArgs&);
 
   struct Count {  // of items that workers took in all launches so far
     ~Count();
@@ -87,6 +90,9 @@ class CudaAttention {
   int most_blocks_;
   std::unique_ptr<Count> taken_;
   std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
+  std::vector<Launch*> sorted_;   // what the last attention's runs became,
+  int64_t sorted_heads_ = 0;      // of so many query heads,
+  uint64_t sorted_bytes_ = 0;     // and what they read
   // Of the running call; their memory stays.
   KeptList<Launch> wanted_;
   PlannedRun planned_;

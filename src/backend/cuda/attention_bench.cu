@@ -55,7 +55,7 @@ class Bench {
     std::vector<int32_t> all(pages * c.sequences);
     std::iota(all.begin(), all.end(), 0);
     std::mt19937 random(1);
-    std::shuffle(all.begin(), all.end(), random);
+    std::ranges::shuffle(all, random);
     const int64_t rows = c.rows * c.sequences, reads = c.selected ? c.selected : c.entries;
     std::vector<float> q(rows * c.q_heads * c.head_dim);
     std::normal_distribution<float> normal;
@@ -88,8 +88,8 @@ class Bench {
     for (int64_t s = 0; s < c.sequences; ++s) {
       AttentionRun run;
       run.first_row = s * c.rows, run.num_rows = c.rows;
-      run.kv = {store_.get(), View<const int32_t, 1>(tables_[size_t(s)].data(), pages)};
-      run.last = View<const int32_t, 1>(last_[size_t(s)].data(), c.rows);
+      run.kv = {store_.get(), View<const int32_t, 1>(tables_[s].data(), pages)};
+      run.last = View<const int32_t, 1>(last_[s].data(), c.rows);
       if (c.selected) {
         const int sets = c.shared ? 1 : c.kv_heads;
         run.index = View<const int32_t, 2>(index_->data() + s * sets * c.selected, sets, c.selected);

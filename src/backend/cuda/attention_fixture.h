@@ -28,7 +28,7 @@ struct KvPair {
     HUNCH_CHECK(store && expected);
     table.resize(num_pages);
     std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937(seed));
+    std::ranges::shuffle(table, std::mt19937(seed));
     store->poison(pages(), 0, num_pages * kPageLen);
     expected->poison(pages(), 0, num_pages * kPageLen);
     for (int layer = 0; layer < shape.layers; ++layer) put(commands, layer, 0, keys(layer), values(layer));
@@ -37,7 +37,7 @@ struct KvPair {
   std::vector<float> keys(int layer) const { return given(seed + 1, layer); }
   std::vector<float> values(int layer) const { return given(seed + 2, layer); }
   void put(Commands& commands, int layer, int64_t first, const std::vector<float>& k, const std::vector<float>& v) {
-    const int64_t rows = int64_t(k.size()) / (shape.kv_heads * shape.head_dim);
+    const int64_t rows = std::ssize(k) / (shape.kv_heads * shape.head_dim);
     const auto view = [&](const float* p) { return View<const float, 3>(p, rows, shape.kv_heads, shape.head_dim); };
     const DeviceArray<float> device_k(k), device_v(v);
     enqueue_store_kv(commands, {layer, view(device_k.data()), view(device_v.data()), ref(), first});
@@ -78,8 +78,8 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   };
   std::vector<float> q;
   for (const Request& r : requests) q.insert(q.end(), r.q.begin(), r.q.end());
-  const int64_t rows = int64_t(q.size()) / heads / dim;
-  std::vector<float> out(q.size(), -77.0f), lse(size_t(rows * heads), -77.0f);
+  const int64_t rows = std::ssize(q) / heads / dim;
+  std::vector<float> out(q.size(), -77.0f), lse(rows * heads, -77.0f);
   std::vector<std::vector<float>> scores(requests.size());
   std::vector<float*> device_scores(requests.size());
   std::vector<AttentionRun> runs;
@@ -87,12 +87,12 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   for (size_t i = 0; i < requests.size(); ++i) {
     const Request& r = requests[i];
     AttentionRun run;
-    run.first_row = row, run.num_rows = int64_t(r.last.size());
+    run.first_row = row, run.num_rows = std::ssize(r.last);
     run.kv = attention ? pairs[i]->ref() : pairs[i]->expected_ref();
     run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
     run.window = r.window, run.first = r.first, run.tree = {r.parents, r.tree_first, r.tree_entry};
     if (r.index_sets > 0) {
-      const int64_t count = int64_t(r.index.size()) / r.index_sets;
+      const int64_t count = std::ssize(r.index) / r.index_sets;
       const int32_t* list = r.index.data();
       if (attention) ints.push_back(std::make_unique<DeviceArray<int32_t>>(r.index)), list = ints.back()->data();
       run.index = View<const int32_t, 2>(list, r.index_sets, count);
@@ -103,7 +103,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
       run.scores.block = r.block;
       run.scores.row_used = View<const uint8_t, 1>(r.row_used.data(), r.row_used.size());
       run.scores.lse = View<const float, 2>(placed(r.lse), run.num_rows, heads);
-      scores[i].assign(size_t(r.sets * (r.prefix_len + kGuard)), kUntouched);
+      scores[i].assign(r.sets * (r.prefix_len + kGuard), kUntouched);
       device_scores[i] = const_cast<float*>(placed(scores[i]));
       run.scores.out = View<float, 2>(attention ? device_scores[i] : scores[i].data(), r.sets, r.prefix_len + kGuard);
     }

@@ -1,7 +1,6 @@
 // See attention_plan.h. Nothing here changes a bit of the results: items are whole splits, and partials are exact.
 #include "backend/cuda/attention_plan.h"
 
-#include <algorithm>
 #include <array>
 #include <functional>
 #include <iterator>
@@ -136,17 +135,17 @@ void deal_out(AttentionPlan& plan, int workers) {
   auto &order = plan.order, &loads = plan.loads;
   plan.path_items.insert(plan.path_items.end(), plan.items.begin(), plan.items.end());
   for (const AttentionItemDevice& item : plan.path_items) order.push_back({cost_of(item), int(order.size())});
-  std::sort(order.begin(), order.end(),
-      [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::ranges::sort(
+      order, [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   // A heap with the least on top: at first one of each block's consumers, then the others.
   for (int worker = 0; worker < workers; ++worker) loads.push_back({0, worker});
   for (auto& [cost, item] : order) {
-    std::pop_heap(loads.begin(), loads.end(), std::greater<>());
+    std::ranges::pop_heap(loads, std::greater<>());
     auto& [load, worker] = loads.back();
     load += cost, cost = worker;
-    std::push_heap(loads.begin(), loads.end(), std::greater<>());
+    std::ranges::push_heap(loads, std::greater<>());
   }
-  std::sort(order.begin(), order.end());  // by worker
+  std::ranges::sort(order);  // by worker
   plan.items.clear();
   for (const auto& [worker, item] : order) {
     while (int(plan.worker_items.size()) <= worker) plan.worker_items.push_back(int32_t(plan.items.size()));
@@ -275,7 +274,7 @@ void plan_attention(
         const int super_end = std::min(end, (split / kSuperSplits + 1) * kSuperSplits);
         int step = 1;
         if (in_a_row) {
-          while (split + step < super_end && (done + step) * busy < total * int64_t(plan.worker_items.size())) ++step;
+          while (split + step < super_end && (done + step) * busy < total * std::ssize(plan.worker_items)) ++step;
         } else if (plan.reread) {
           const bool many = total >= 64 * busy;
           piece = many ? kSuperSplits : alike;
@@ -292,7 +291,7 @@ void plan_attention(
           done += to - from;
         }
         split += step;
-        while (in_a_row && int(plan.worker_items.size()) <= busy && done * busy >= total * int64_t(plan.worker_items.size()))
+        while (in_a_row && int(plan.worker_items.size()) <= busy && done * busy >= total * std::ssize(plan.worker_items))
           plan.worker_items.push_back(int32_t(plan.items.size()));
       }
     }
@@ -300,7 +299,7 @@ void plan_attention(
   if (by_length) {  // one for each, neighbours for the consumers of a block, the others for all
     plan.sorted.clear();
     for (int length = kSuperSplits; length > 0; --length)
-      std::copy_if(plan.items.begin(), plan.items.end(), std::back_inserter(plan.sorted),
+      std::ranges::copy_if(plan.items, std::back_inserter(plan.sorted),
           [&](const AttentionItemDevice& item) { return item.num_splits == length; });
     plan.items.assign(plan.sorted.begin(), plan.sorted.end());
     const int own = std::min(busy, int(plan.items.size())), half = paired ? 0 : own / 2;
@@ -313,7 +312,7 @@ void plan_attention(
   HUNCH_CHECK(plan.partial_floats < int64_t(UINT32_MAX));
   // Slots of a unit lie in one stretch, in the order of splits, and so do its super-splits; partials may lie anywhere.
   const auto before = [](const auto& a, const auto& b) { return a.unit != b.unit ? a.unit < b.unit : a.order < b.order; };
-  if (!std::is_sorted(plan.slots.begin(), plan.slots.end(), before)) std::sort(plan.slots.begin(), plan.slots.end(), before);
+  if (!std::ranges::is_sorted(plan.slots, before)) std::ranges::sort(plan.slots, before);
   AttentionUnitDevice* unit = nullptr;
   for (const PlannedSlots& slots : plan.slots) {
     if (slots.unit != unit) unit = slots.unit, unit->first_super = int32_t(plan.supers.size());

@@ -22,7 +22,7 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
   AttentionPlan plan;
   plan_attention(plan, runs, padded_group, 64, paired, workers);
   ASSERT_EQ(plan.worker_items.size(), size_t(workers + 1));
-  ASSERT_TRUE(std::is_sorted(plan.worker_items.begin(), plan.worker_items.end()));
+  ASSERT_TRUE(std::ranges::is_sorted(plan.worker_items));
   ASSERT_LE(plan.worker_items.back(), int(plan.items.size()));
   std::map<std::tuple<int, int, int>, std::vector<const AttentionItemDevice*>> by_tile;  // run, KV head, tile
   std::map<int64_t, int64_t> partials;                                                   // offset and end
@@ -49,7 +49,7 @@ void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_gro
       for (int tile = 0; tile < tiles; ++tile) {
         auto& items = by_tile[{int(r), head, tile}];
         ASSERT_FALSE(items.empty());
-        std::sort(items.begin(), items.end(), [](auto* a, auto* b) { return a->first_split < b->first_split; });
+        std::ranges::sort(items, [](auto* a, auto* b) { return a->first_split < b->first_split; });
         const int last_row = std::min(int(run.rows.size()), ((tile + 1) * kTileRows - 1) / padded_group + 1) - 1;
         ASSERT_GT(items.back()->block_end * kPageLen, run.last[last_row]);
         const AttentionUnitDevice& unit = plan.units[plan.run_units[r] + head * tiles + tile];
@@ -174,7 +174,7 @@ TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
   plan_attention(plan, std::vector<PlannedRun>{run}, 1, 64, false, 4);
   ASSERT_EQ(plan.leaves.size(), 3u);
   for (size_t row = 0; row < 6; ++row) {
-    const LeafDevice& leaf = plan.leaves[size_t(plan.leaf_of_row[0][row])];
+    const LeafDevice& leaf = plan.leaves[plan.leaf_of_row[0][row]];
     int32_t x = int32_t(row);
     for (int depth = run.last[row] - 100; depth >= 0; --depth, x = run.parents[x])
       EXPECT_EQ(plan.paths[leaf.path + depth], x) << "row " << row;
@@ -225,7 +225,7 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
     }
     ASSERT_EQ(stored.size(), size_t(run.kv_heads * rows));
     for (auto& [row, splits] : stored) {
-      std::sort(splits.begin(), splits.end());
+      std::ranges::sort(splits);
       for (size_t s = 1; s < splits.size(); ++s) ASSERT_EQ(splits[s], splits[s - 1] + 1);
       ASSERT_EQ(splits[0], run.first / kSplitEntries);
       EXPECT_GT((splits.back() + 1) * kSplitEntries, run.last[row.second]);

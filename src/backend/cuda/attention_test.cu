@@ -170,7 +170,7 @@ TEST(CudaAttention, GivesARowTheSameBitsAtTheEdgeOfItsReferencesSlack) {
   kv.put(*device.commands, 1, 0, k, random_floats(k.size(), 8));
   for (const int64_t rows : {2, 40, 100}) {  // in columns of the instruction, in its rows, in two tiles
     Request all = chunk(shape, len - rows, rows);
-    std::fill(all.q.begin(), all.q.end(), 0.0f);
+    std::ranges::fill(all.q, 0.0f);
     for (int64_t r = 0; r < rows; ++r) all.last[r] = int32_t(len - 1), all.q[size_t(r) * 128] = r == 0 ? query : 2 * query;
     const Attended together = device.run(kv, all), alone = device.run(kv, rows_of(all, 0, 1, shape));
     EXPECT_TRUE(same_bits(together.out.data(), alone.out.data(), 128)) << rows;
@@ -215,7 +215,7 @@ TEST(CudaAttention, GivesTheSameBitsOnAnyNumberOfBlocks) {
         Request first = chunk(shape, 9300 - rows, rows, 1), second = chunk(shape, 20000 - rows, rows, 2);
         second.metric = ScoreMetric::Weight, second.combine = ScoreCombine::Max, second.prefix_len = 19900;
         second.sets = shape.kv_heads, second.row_used.assign(rows, 1);
-        second.lse.assign(size_t(rows * shape.heads()), 9);
+        second.lse.assign(rows * shape.heads(), 9);
         for (int again = 0; again < 2; ++again) {
           const auto got = device.run({&a, &b}, {first, second});
           if (results.empty()) results = got;
@@ -295,7 +295,7 @@ TEST(CudaAttention, GivesTheSinkOfAHeadItsWeightOnceARow) {
           if (len != 203 || window > 0 || rows > 7) continue;
           request.index_sets = 1, request.tail_first = len - rows;
           for (int32_t e = 0; e < int32_t(len - rows); e += 3) request.index.push_back(e);
-          for (int64_t r = 0; r < rows; ++r) request.last[r] = int32_t(int64_t(request.index.size()) + r);
+          for (int64_t r = 0; r < rows; ++r) request.last[r] = int32_t(std::ssize(request.index) + r);
           expect_reference(device, kv, request, "sinks over a selection");
         }
     KvPair kv(*device.commands, shape, 80);
@@ -338,7 +338,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
   if (left_out()) return;
   const int rows = int(parents.size());
   KvPair kv(*device.commands, shape, first_entry + rows + 64), chain(*device.commands, shape, first_entry + rows + 64);
-  kv.store->poison(kv.pages(), first_entry, int64_t(kv.table.size()) * kPageLen);
+  kv.store->poison(kv.pages(), first_entry, std::ssize(kv.table) * kPageLen);
   for (int x = 0; x < rows; ++x) store_row(device, kv, first_entry + x, x);
   const Request request = tree_request(shape, parents, first_entry, window);
   const Attended whole = device.run(kv, request);
@@ -347,10 +347,10 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
       shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(first_entry) + " window " + std::to_string(window);
   int leaves = 0;
   for (int x = rows - 1; x >= 0 && leaves < 6; --x) {
-    if (std::find(parents.begin(), parents.end(), x) != parents.end()) continue;  // a leaf's chain holds its ancestors
+    if (std::ranges::find(parents, x) != parents.end()) continue;  // a leaf's chain holds its ancestors
     ++leaves;
     const auto path = path_to(parents, x);
-    chain.store->poison(chain.pages(), first_entry, int64_t(chain.table.size()) * kPageLen);
+    chain.store->poison(chain.pages(), first_entry, std::ssize(chain.table) * kPageLen);
     for (size_t d = 0; d < path.size(); ++d) store_row(device, chain, first_entry + int64_t(d), path[d]);
     const Attended right = device.run(chain, chain_of(request, path, shape));
     for (size_t d = 0; d < path.size(); ++d) {
@@ -366,8 +366,7 @@ void expect_chains(Device& device, const KvShape& shape, const std::vector<int32
   const int x = rows - 1;
   const auto path = path_to(parents, x);
   for (int other = 0; other < rows; ++other)
-    if (std::find(path.begin(), path.end(), other) == path.end())
-      kv.store->poison(kv.pages(), first_entry + other, first_entry + other + 1);
+    if (std::ranges::find(path, other) == path.end()) kv.store->poison(kv.pages(), first_entry + other, first_entry + other + 1);
   const Attended part = device.run(kv, rows_of(request, x, 1, shape));
   ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
 }
@@ -471,7 +470,7 @@ TEST(CudaScores, OfATreeAreThoseOfAChain) {
       Request tree = tree_request(shape, random_tree(10, 0.4, random), first_entry, 0);
       tree.metric = ScoreMetric::Weight, tree.combine = ScoreCombine::Max, tree.prefix_len = first_entry;
       tree.sets = shared ? 1 : 2, tree.row_used = {1, 1, 0, 1, 1, 1, 0, 1, 1, 1};
-      tree.lse.assign(size_t(10 * shape.heads()), 6);
+      tree.lse.assign(10 * shape.heads(), 6);
       Request chain = tree;
       chain.parents.clear();
       std::iota(chain.last.begin(), chain.last.end(), int32_t(first_entry));
@@ -495,11 +494,11 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         request.index_sets = shared ? 1 : shape.kv_heads, request.tail_first = tail_first;
         for (int set = 0; set < request.index_sets; ++set) {
           std::set<int32_t> chosen;
-          while (int64_t(chosen.size()) < count) chosen.insert(int32_t(random() % uint32_t(tail_first)));
+          while (std::ssize(chosen) < count) chosen.insert(int32_t(random() % uint32_t(tail_first)));
           request.index.insert(request.index.end(), chosen.begin(), chosen.end());
         }
         std::set<int32_t> all(request.index.begin(), request.index.end());
-        for (int32_t e = 0; e < tail_first && int64_t(all.size()) < 400; ++e)  // what is not selected does not matter
+        for (int32_t e = 0; e < tail_first && std::ssize(all) < 400; ++e)  // what is not selected does not matter
           if (!all.contains(e)) kv.store->poison(kv.pages(), e, e + 1);
         const Attended got = device.run(kv, request);
         const auto what = shape.name() + " shared " + std::to_string(shared) + " count " + std::to_string(count);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -154,14 +153,14 @@ Buffer Commands::take(size_t bytes) {
 void Commands::begin_op() {
   bool early = early_ < 2 && long_ > early_ * kLongOfLayer;
   if (early) ++early_;
-  if (hurries_ > 0 && launches_.size() >= hurries_) early = true, hurries_ = hurries_ == kOfLayer ? kOfLayers : 0;
+  if (hurries_ > 0 && launches_.size() >= hurries_) early = true, hurries_ *= growth_;
   if (early || args_used_ > kArgsBytes / 2 || data_used_ > kDataBytes / 2) submit();
 }
 
 Commands::Graph& Commands::graph_of(uint64_t key) {
   if (graphs_.size() >= kMostGraphs && !graphs_.contains(key)) {
-    const auto oldest = std::min_element(
-        graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
+    const auto oldest =
+        std::ranges::min_element(graphs_, [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; });
     drop(oldest->second);
     graphs_.erase(oldest);
   }

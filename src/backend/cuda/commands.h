@@ -13,7 +13,9 @@
 // that guesses of many lengths need few grids: blocks without a row return.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <type_traits>
 #include <unordered_map>
@@ -87,9 +89,9 @@ class Commands {
   // first such kernel after a wait is started before the next op, and a layer or so behind it, time for all that is left.
   void launched_long() { ++long_; }
 
-  // Nothing runs, and much is going to be listed: what a layer or so comes to is started before more is listed, then some layers
-  // before the rest. Until the next wait.
-  void hurry() { hurries_ = kOfLayer; }
+  // Nothing runs, and much is going to be listed: what a layer or so comes to is started before more is listed, then as many
+  // layers as the host lists while that runs, and so on: of many sequences fewer. Until the next wait.
+  void hurry(int64_t sequences) { hurries_ = kOfLayer, growth_ = size_t(std::clamp<int64_t>(512 / sequences, 3, 8)); }
 
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
@@ -186,8 +188,9 @@ class Commands {
   uint64_t list_ = 1;
   size_t args_used_ = 0, data_used_ = 0;
   std::vector<Launch> launches_;
-  std::unordered_map<const void*, Uploaded> uploaded_;  // by host address, the latest
-  uint64_t kernels_ = 0, shape_ = 0;                    // hashes of kernels so far, and of those with their grids
+  std::pmr::unsynchronized_pool_resource entries_;
+  std::pmr::unordered_map<const void*, Uploaded> uploaded_{&entries_};  // by host address, the latest
+  uint64_t kernels_ = 0, shape_ = 0;                                    // hashes of kernels so far, and of those with their grids
   std::unordered_map<uint64_t, Graph> graphs_;
   std::vector<std::pair<uint64_t, std::vector<Launch>>> to_record_;  // with the graph's key
   uint64_t clock_ = 0;
@@ -210,9 +213,9 @@ class Commands {
   const char* failed_doing_ = "";
   size_t wanted_bytes_ = 0;  // of scratch that could not be had
   static constexpr int kLongOfLayer = 4;
-  int long_ = 0, early_ = 0;                              // since the last wait: long kernels; lists started for them
-  static constexpr size_t kOfLayer = 12, kOfLayers = 96;  // kernels
-  size_t hurries_ = 0;                                    // how many kernels of a list are started before the rest; 0: none
+  int long_ = 0, early_ = 0;              // since the last wait: long kernels; lists started for them
+  static constexpr size_t kOfLayer = 12;  // kernels
+  size_t hurries_ = 0, growth_ = 1;       // so many kernels of a list are started before the rest; 0: none. Of the next list
 };
 
 }

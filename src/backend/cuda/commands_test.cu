@@ -37,7 +37,7 @@ TEST_F(CommandList, RunInOrderAndSoonAsOneGraph) {
   constexpr int kRecordAt = Commands::kRecordAt, kRounds = kRecordAt + 4;
   for (int round = 0; round < kRounds; ++round) {
     std::iota(one.begin(), one.end(), float(round));
-    std::fill(step.begin(), step.end(), float(100 * round));
+    std::ranges::fill(step, float(100 * round));
     const float* a = commands->data(std::span<const float>(one));
     const float* b = commands->data(std::span<const float>(step));
     EXPECT_EQ(a, commands->data(std::span<const float>(one)));  // the same values are copied once
@@ -89,17 +89,19 @@ TEST_F(CommandList, AGraphTakesOtherGrids) {
 TEST_F(CommandList, InAHurryTheBeginningOfAListStartsAlone) {
   test::DeviceArray<float> x(std::vector<float>(128, 0));
   const std::vector<float> one(128, 1);
-  for (const bool hurry : {true, false}) {
-    if (hurry) commands->hurry();
+  uint64_t before = 0;
+  for (const auto& [sequences, started] : {std::pair(64, 12 + 96), {256, 12 + 36}, {0, 0}}) {  // the rest waits for the wait
+    if (sequences > 0) commands->hurry(sequences);
     for (int i = 0; i < 150; ++i) {
       commands->begin_op();
       const float* a = commands->data(std::span<const float>(one));
       add(1, x.data(), a, x.data(), 128);
     }
-    EXPECT_EQ(commands->counters().launches, hurry ? 12u + 96u : 150u);  // twice, and until the next wait
+    EXPECT_EQ(commands->counters().launches, before + uint64_t(started));
     ASSERT_TRUE(commands->wait().ok());
+    before += 150;
   }
-  for (const float sum : x.get()) ASSERT_EQ(sum, 300);
+  for (const float sum : x.get()) ASSERT_EQ(sum, 450);
 }
 
 TEST_F(CommandList, ScratchGrowsWithoutHarmToKernelsInFlight) {

@@ -157,8 +157,8 @@ Commands& CudaBackend::next_op() {
 // The same before an op that has nothing to do with kept copies, so that they wait for a launch that they can share.
 template <class Touches>
 Commands& CudaBackend::next_op_beside(Touches touches) {
-  const bool waits = heads_ || !stores_.empty() || !samples_.empty() || !token_copies_.empty() ||
-      std::any_of(copies_.begin(), copies_.end(), touches);
+  const bool waits =
+      heads_ || !stores_.empty() || !samples_.empty() || !token_copies_.empty() || std::ranges::any_of(copies_, touches);
   if (waits) return next_op();
   commands_->begin_op();
   return *commands_;
@@ -176,7 +176,7 @@ bool CudaBackend::awaited(const View<float, 2>& scores) const {
   if (!scores.data) return false;
   const float* end = scores.data + scores.stride[0] * (scores.extent[0] - 1) + scores.extent[1];
   if (choices_.empty() || scores.data >= kept_end_ || end <= kept_first_) return false;
-  return std::any_of(choices_.begin(), choices_.end(), [&](const TopKArgs& choice) {
+  return std::ranges::any_of(choices_, [&](const TopKArgs& choice) {
     const float* last = choice.scores.data + choice.scores.stride[0] * (choice.scores.extent[0] - 1) + choice.n;
     return scores.data < last && choice.scores.data < end;
   });
@@ -222,7 +222,7 @@ void CudaBackend::replay(const std::function<void()>& body) {
 
 void CudaBackend::matmul(const MatmulArgs& args) {
   const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.x) || std::any_of(args.products.begin(), args.products.end(), [&](const Product& product) {
+    return meet(copy.to, args.x) || std::ranges::any_of(args.products, [&](const Product& product) {
       return meet(copy.to, product.out) || meet(copy.from, product.out);
     });
   };
@@ -276,9 +276,8 @@ void CudaBackend::ready_heads(const ReadyHeadsArgs& args) {
 }
 
 void CudaBackend::store_kv(const StoreKvArgs& args) {
-  const bool apart = heads_ && std::none_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.k) || meet(copy.to, args.v);
-  });
+  const bool apart = heads_ &&
+      std::ranges::none_of(copies_, [&](const CopyRowsArgs& copy) { return meet(copy.to, args.k) || meet(copy.to, args.v); });
   if (stores_.size() == kMostKept || (!apart && !copies_.empty()) || !samples_.empty()) (void)next_op();
   stores_.push_back(args);
 }
@@ -333,15 +332,14 @@ void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(
 // Of copies kept together none may read what another one writes.
 void CudaBackend::copy_rows(const CopyRowsArgs& args) {
   const auto end = [](const auto& x) { return x.data + x.stride[0] * (x.extent[0] - 1) + x.extent[1]; };
-  const bool depends = std::any_of(copies_.begin(), copies_.end(), [&](const CopyRowsArgs& other) {
+  const bool depends = std::ranges::any_of(copies_, [&](const CopyRowsArgs& other) {
     return (args.from.data < end(other.to) && other.to.data < end(args.from)) ||
         (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
         (args.to.data < end(other.to) && other.to.data < end(args.to));
   });
   const bool apart = heads_ && !meet(args.to, heads_->q) && !meet(args.to, heads_->k) && !meet(args.from, heads_->q) &&
-      !meet(args.from, heads_->k) && std::none_of(stores_.begin(), stores_.end(), [&](const StoreKvArgs& store) {
-        return meet(args.to, store.k) || meet(args.to, store.v);
-      });
+      !meet(args.from, heads_->k) &&
+      std::ranges::none_of(stores_, [&](const StoreKvArgs& store) { return meet(args.to, store.k) || meet(args.to, store.v); });
   if (depends || copies_.size() == kMostKept || (!apart && (heads_ || !stores_.empty())) || !samples_.empty()) (void)next_op();
   copies_.push_back(args);
 }
@@ -349,7 +347,7 @@ void CudaBackend::copy_rows(const CopyRowsArgs& args) {
 // Those of all sequences go together. An index may be gone when the next op comes.
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) {
   if (args.to.extent[0] == 0) return;
-  const bool depends = std::any_of(token_copies_.begin(), token_copies_.end(), [&](const CopyTokensArgs& other) {
+  const bool depends = std::ranges::any_of(token_copies_, [&](const CopyTokensArgs& other) {
     return meet(args.from, other.to) || meet(args.to, other.from) || meet(args.to, other.to);
   });
   const bool kept = heads_ || !stores_.empty() || !copies_.empty() || !samples_.empty();
@@ -363,8 +361,7 @@ void CudaBackend::scatter_columns(const ScatterColumnsArgs& args) { enqueue_scat
 void CudaBackend::sample(const SampleArgs& args) {
   if (!is_hopper()) return host_.sample(next_op(), args);
   if (!args.state) return keep_sample(args);
-  const bool depends =
-      std::any_of(samples_.begin(), samples_.end(), [&](const SampleArgs& other) { return meet(args.drafts, other.tokens); });
+  const bool depends = std::ranges::any_of(samples_, [&](const SampleArgs& other) { return meet(args.drafts, other.tokens); });
   if (depends || heads_ || !stores_.empty() || !copies_.empty() || !ruled_.has_room(args)) (void)next_op();
   keep_sample(ruled_.add(*commands_, args));
 }

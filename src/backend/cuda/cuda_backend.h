@@ -35,7 +35,7 @@ class CudaBackend final : public Backend {
   bool asynchronous() const override { return true; }
   Status synchronize() override;
   void mark() override { commands_->mark(); }
-  void hurry() override { commands_->hurry(); }
+  void hurry(int64_t sequences) override { commands_->hurry(sequences); }
   double since_mark_ms() const override { return commands_->since_mark_ms(); }
   bool selects_in_place() const override { return true; }
 

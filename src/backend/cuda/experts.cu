@@ -236,7 +236,7 @@ const ExpertTables::Table& ExpertTables::of(std::span<const Expert> experts) {
 }
 
 void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
-  const int64_t hidden = args.x.extent[1], k = args.ids.extent[1], experts = int64_t(args.experts.size());
+  const int64_t hidden = args.x.extent[1], k = args.ids.extent[1], experts = std::ssize(args.experts);
   const int64_t all_rows = args.x.extent[0], width = args.gate.extent[1], most_rows = std::min<int64_t>(all_rows, kExpertRows);
   HUNCH_CHECK(experts >= 1 && experts <= kMostExperts && args.out.extent[1] == hidden && args.shares.extent[1] == k);
   HUNCH_CHECK(args.x.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1 && args.out.stride[1] == 1);

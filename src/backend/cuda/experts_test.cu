@@ -75,7 +75,7 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
           if (!std::isnan(want[i]))
             ASSERT_NEAR(got[i], want[i], 4e-6 * std::abs(want[i])) << k << " of " << n << ", element " << i;
         }
-        ASSERT_EQ(std::memcmp(got_alone.data(), got.data() + 5 * out_stride, size_t(k) * sizeof(float)), 0);
+        ASSERT_EQ(std::memcmp(got_alone.data(), got.data() + 5 * out_stride, k * sizeof(float)), 0);
       }
 }
 
@@ -105,9 +105,9 @@ struct Experts {
     auto values = gaussian(out * in, 100 + seed);
     for (float& value : values) value /= std::sqrt(float(in));
     std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
-    quantise_row(dtype, values.data(), bytes.data(), int64_t(values.size()));
+    quantise_row(dtype, values.data(), bytes.data(), std::ssize(values));
     Tensor tensor{.dtype = dtype, .shape = {out, in}, .data = bytes.data(), .bytes = bytes.size()};
-    const std::vector<float> ones(size_t((out + 127) / 128 * ((in + 127) / 128)), 1.0f);
+    const std::vector<float> ones((out + 127) / 128 * ((in + 127) / 128), 1.0f);
     if (dtype == DType::F8_E4M3) tensor.scales = {ones.data(), 128, 128};
     weights.push_back(load_cuda_weight(tensor)), plain.push_back(reference.load_weight(tensor));
   }
@@ -127,7 +127,7 @@ struct Routed {
     for (int64_t r = 0; r < kRows; ++r) {
       std::set<int32_t> chosen;
       if (r % 8) chosen.insert(0);
-      while (int64_t(chosen.size()) < kPerRow)
+      while (std::ssize(chosen) < kPerRow)
         if (const int32_t id = int32_t(random() % kExperts); id != 5) chosen.insert(id);
       ids.insert(ids.end(), chosen.begin(), chosen.end());
     }
@@ -153,7 +153,7 @@ class CudaExperts : public testing::Test {
         .experts = experts,
         .clamp = clamp,
         .out = View<float, 2>(out, rows, kHidden)};
-    scratch.assign(size_t(rows * (2 * kWidth + 2 * kHidden)), 0);  // of the reference
+    scratch.assign(rows * (2 * kWidth + 2 * kHidden), 0);  // of the reference
     a.gate = View<float, 2>(scratch.data(), rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
     a.gathered = View<float, 2>(a.up.data + rows * kWidth, rows, kHidden);
     a.product = View<float, 2>(a.gathered.data + rows * kHidden, rows, kHidden);

@@ -14,7 +14,7 @@ void copy(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t 
   if (rows == 0 || columns == 0) return;
   const auto pitch = [&](int64_t stride) { return size_t(std::max(stride, columns)) * sizeof(T); };
   HUNCH_CUDA_CHECK(
-      cudaMemcpy2D(to, pitch(to_stride), from, pitch(from_stride), size_t(columns) * sizeof(T), size_t(rows), cudaMemcpyDefault));
+      cudaMemcpy2D(to, pitch(to_stride), from, pitch(from_stride), columns * sizeof(T), size_t(rows), cudaMemcpyDefault));
   HUNCH_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
 }
 template <class T>

@@ -104,7 +104,7 @@ double time_commands(Commands& commands, int repeats, const std::function<void()
   std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
   HUNCH_CUDA_CHECK(cudaEventDestroy(begin));
   HUNCH_CUDA_CHECK(cudaEventDestroy(end));
-  return times[size_t(repeats / 2)];
+  return times[repeats / 2];
 }
 
 Ceilings measure_ceilings() {

@@ -78,7 +78,7 @@ TEST(CudaKv, ShufflesTheColumnsOfATree) {
       KvPair kv(*commands, shape, 200);
       const test::DeviceArray<int32_t> there(from);
       const std::vector<int32_t> lengths{7, 5, 6};
-      const int64_t count = int64_t(from.size());
+      const int64_t count = std::ssize(from);
       enqueue_shuffle_kv(*commands, {kv.ref(), 57, lengths, View<const int32_t, 1>(there.data(), count)});
       kv.reference.shuffle_kv({kv.expected_ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});
       ASSERT_TRUE(commands->wait().ok());

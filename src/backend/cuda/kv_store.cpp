@@ -29,8 +29,7 @@ EncodeTiled encode_tiled() {
 }
 
 size_t CudaKvStore::page_bytes(const KvGeometry& geometry) {
-  return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *
-      kv_row_bytes(geometry.dtype, geometry.head_dim);
+  return size_t(2) * kPageLen * geometry.layers * geometry.kv_heads * kv_row_bytes(geometry.dtype, geometry.head_dim);
 }
 
 std::unique_ptr<CudaKvStore> CudaKvStore::make(Commands& commands, const KvGeometry& geometry, int64_t num_pages) {
@@ -129,7 +128,7 @@ void CudaKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int
     for (int i = 0; i < head_dim; ++i) {
       uint16_t half;
       if (dtype == DType::F32) {
-        std::memcpy(&to[i], from + size_t(i) * sizeof(float), sizeof(float));
+        std::memcpy(&to[i], from + i * sizeof(float), sizeof(float));
       } else if (dtype == DType::Q8_0) {
         to[i] = scales[part] * float(int8_t(from[i]));
       } else if (dtype == DType::F8_E4M3) {

@@ -262,7 +262,7 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const int sms = device_facts().num_sms;
   const bool whole = form_of(kernels, rows, false).whole;
   const auto room_for_sums = [&](int64_t tiles_of_rows, int n) {
-    return commands.ones(size_t(tiles_of_rows) * size_t(a.num_tiles) * size_t(a.splits) * size_t(n / 2) * 128 * sizeof(float));
+    return commands.ones(size_t(tiles_of_rows) * a.num_tiles * a.splits * size_t(n / 2) * 128 * sizeof(float));
   };
   if (!whole && a.splits > 1 && products.size() > 1 && !room_for_sums(1, form_of(kernels, rows, true).n)) {
     const size_t half = products.size() / 2;
@@ -297,13 +297,13 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const bool chunk = path == ActivationPath::Chunk || (path == ActivationPath::Auto && whole && wants_chunk(a, time));
   if (chunk && first.form == DType::BF16 && fits_chunk(a)) {
     a.x_blocks = divide_up(rows, 256) * 32;
-    a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * size_t(a.x_blocks) * 1024));
+    a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * a.x_blocks * 1024));
     if (!packed) pack_rows(commands, a);
     return enqueue_chunk(commands, a);
   }
 
   a.x_blocks = packed ? packed_blocks(rows) : a.row_tiles * (whole ? 2 : 1) * form.n / 8;
-  const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * size_t(a.x_blocks) * 1024;
+  const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * a.x_blocks * 1024;
   const size_t tile_partials = size_t(a.splits) * size_t(form.n / 2) * 128;
   const size_t partial_bytes =
       a.cut ? size_t(a.row_tiles) * (whole ? 2 : 1) * size_t(a.num_tiles) * tile_partials * sizeof(float) : 0;
@@ -382,7 +382,7 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   commands.begin_op();
   const std::byte* packed = commands.packed(args.x);
   a.x_blocks = divide_up(rows, 256) * 32;
-  a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * size_t(a.x_blocks) * 1024));
+  a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * a.x_blocks * 1024));
   a.gated = reinterpret_cast<std::byte*>(args.gate_out.data);
   if (!packed) pack_rows(commands, a);
   enqueue_chunk(commands, a);

@@ -35,7 +35,7 @@ class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
   }
   std::vector<float> embedded(const Weight& weight, const std::vector<int32_t>& ids) {
     DeviceArray<int32_t> list(ids);
-    const int64_t rows = int64_t(ids.size());
+    const int64_t rows = std::ssize(ids);
     DeviceArray<float> out(rows * weight.in_dim);
     enqueue_embed(
         *commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});

@@ -40,7 +40,7 @@ void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& 
   using Shared = NsaShared<D, kTiles * 16>;
   const Grid grid{.blocks = blocks,
       .threads = kNsaBlockChains * kTiles * 32,
-      .shared_bytes = size_t(Shared::kOwners) + size_t(kind.owner_words) * sizeof(uint32_t) +
+      .shared_bytes = size_t(Shared::kOwners) + kind.owner_words * sizeof(uint32_t) +
           (kTrees ? size_t(kNsaBlockChains * 2 * Shared::kBesideBytes) : 0)};
   commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees>, grid, args);
 }
@@ -98,7 +98,7 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.group_shift = std::countr_zero(std::bit_ceil(unsigned(device.group)));
   device.positions = commands.data(run.positions);
   const bool tree = !run.parents.empty();
-  const int newest = *std::max_element(run.positions.begin(), run.positions.end());
+  const int newest = *std::ranges::max_element(run.positions);
   device.entries = tree ? run.positions[0] : newest + 1, device.compressed_entries = int32_t(shape.rows_of(device.entries));
   device.owned = run.owned_rows, device.num_owned = run.num_owned;
   device.cmp_len = shape.cmp_len, device.cmp_stride = shape.cmp_stride, device.sel_count = shape.sel_count;
@@ -124,21 +124,21 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
 // A path from the root to every row that is nobody's parent; of the rows on the way each stands on one of them. Paths on which
 // the same compressed entries are completed are one owned path; as a rule none are, and there is no such path.
 void CudaNsa::find_paths(const NsaRows& run) {
-  const auto parent = [&](int row) { return run.parents[size_t(row)]; };
+  const auto parent = [&](int row) { return run.parents[row]; };
   const int rows = int(run.positions.size());
   int deepest = 0;
   for (int row = rows - 1; row >= 0; --row) {
-    deepest = std::max(deepest, run.positions[size_t(row)] - run.positions[0]);
-    if (path_of_row_[size_t(row)] >= 0) continue;
-    for (int at = row; at >= 0 && path_of_row_[size_t(at)] < 0; at = parent(at)) path_of_row_[size_t(at)] = int32_t(leaf_.size());
+    deepest = std::max(deepest, run.positions[row] - run.positions[0]);
+    if (path_of_row_[row] >= 0) continue;
+    for (int at = row; at >= 0 && path_of_row_[at] < 0; at = parent(at)) path_of_row_[at] = int32_t(leaf_.size());
     leaf_.push_back(row);
   }
   path_rows_.assign(leaf_.size() * size_t(deepest + 1), -1), owned_of_path_.clear(), owned_stride_ = 0;
   for (size_t path = 0; path < leaf_.size(); ++path) {
     size_t owned = 0;
     for (int at = leaf_[path]; at >= 0; at = parent(at)) {
-      path_rows_[path * size_t(deepest + 1) + size_t(run.positions[size_t(at)] - run.positions[0])] = at;
-      owned += run.owned[size_t(at)] >= 0;
+      path_rows_[path * size_t(deepest + 1) + size_t(run.positions[at] - run.positions[0])] = at;
+      owned += run.owned[at] >= 0;
     }
     owned_stride_ = std::max(owned_stride_, owned);
   }
@@ -146,14 +146,14 @@ void CudaNsa::find_paths(const NsaRows& run) {
   for (const int32_t leaf : leaf_) {
     list.clear();
     for (int at = leaf; at >= 0; at = parent(at))
-      if (run.owned[size_t(at)] >= 0) list.insert(list.begin(), run.owned[size_t(at)]);
+      if (run.owned[at] >= 0) list.insert(list.begin(), run.owned[at]);
     list.resize(owned_stride_, -1);
     size_t same = 0;
     while (same < path_owned_.size() && !std::equal(list.begin(), list.end(), path_owned_.begin() + same)) same += owned_stride_;
     if (same == path_owned_.size()) path_owned_.insert(path_owned_.end(), list.begin(), list.end());
     owned_of_path_.push_back(owned_stride_ > 0 ? int32_t(same / owned_stride_) : 0);
   }
-  for (int row = 0; row < rows; ++row) owned_path_of_row_[size_t(row)] = owned_of_path_[size_t(path_of_row_[size_t(row)])];
+  for (int row = 0; row < rows; ++row) owned_path_of_row_[row] = owned_of_path_[path_of_row_[row]];
 }
 
 // Neighbouring paths go together as long as there is room for all their rows.
@@ -185,7 +185,7 @@ void CudaNsa::bundle_paths(int head_dim) {
   }
   // Entries that nodes own are numbered, so that all of them are one bundle or every path is alone.
   const auto owned_paths = int32_t(owned_stride_ > 0 ? path_owned_.size() / owned_stride_ : 0);
-  const int32_t owned = owned_paths > 0 ? *std::max_element(path_owned_.begin(), path_owned_.end()) + 1 : 0;
+  const int32_t owned = owned_paths > 0 ? *std::ranges::max_element(path_owned_) + 1 : 0;
   const bool fit = std::max(owned, owned_paths) <= nsa_beside(head_dim);
   for (int32_t path = 0; path < owned_paths && !fit; ++path) owned_bundles_.push_back({path, path + 1, 0, 0});
   if (owned_paths > 0 && fit) owned_bundles_.push_back({0, owned_paths, 0, owned});
@@ -206,7 +206,7 @@ void CudaNsa::find_owned(const NsaShape& shape, const NsaRun& run, int index) {
     int64_t at = row, place = position;
     for (int m = shape.cmp_len; m-- > 0; --place) {
       places_[list + size_t(m)] = int32_t(place < run.tree.first_entry ? place : run.tree.first_entry + at);
-      if (place >= run.tree.first_entry) at = run.tree.parents[size_t(at)];
+      if (place >= run.tree.first_entry) at = run.tree.parents[at];
     }
   }
 }
@@ -215,8 +215,7 @@ void CudaNsa::compress_kept(Commands& commands, const NsaAttentionArgs& args) {
   int64_t most_jobs = 0;
   // A layer may attend in several calls: what this one's runs do not read is left to those that do.
   std::erase_if(kept_, [&](const CompressKvArgs& kept) {
-    const auto run =
-        std::find_if(args.runs.begin(), args.runs.end(), [&](const NsaRun& r) { return r.kv.pages.data == kept.kv.pages.data; });
+    const auto run = std::ranges::find_if(args.runs, [&](const NsaRun& r) { return r.kv.pages.data == kept.kv.pages.data; });
     if (run == args.runs.end()) return false;
     for (int64_t i = kept.first; i < kept.last; ++i)
       jobs_.push_back({.run = int32_t(run - args.runs.begin()), .index = int32_t(i), .to = int32_t(i)});
@@ -259,7 +258,7 @@ void CudaNsa::enqueue(Commands& commands, const NsaAttentionArgs& args) {
     rows.q = args.q.slice(run.first_row, run.num_rows), rows.gates = args.gates.slice(run.first_row, run.num_rows);
     if (args.out.data) rows.out = args.out.slice(run.first_row, run.num_rows);
     HUNCH_CHECK(run.last.stride[0] == 1 || run.num_rows == 1);
-    rows.positions = std::span(run.last.data, size_t(run.num_rows));
+    rows.positions = std::span(run.last.data, run.num_rows);
     if (args.chosen.data) rows.chosen = &args.chosen(run.first_row, 0, 0);
     rows.given = args.given;
     if (!run.tree.parents.empty()) {
@@ -281,7 +280,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   int64_t rows = 0, pooled_stride = 0, owned = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     add_run(commands, shape, runs[r], devices_[r]);
-    const int newest = *std::max_element(runs[r].positions.begin(), runs[r].positions.end());
+    const int newest = *std::ranges::max_element(runs[r].positions);
     most_rows = std::max(most_rows, devices_[r].rows), most_blocks = std::max(most_blocks, newest / shape.sel_block + 1);
     pooled_stride = std::max(pooled_stride, int64_t(newest / shape.cmp_stride / kNsaTile + 1) * kNsaTile);
     rows += devices_[r].rows, owned += runs[r].num_owned;
@@ -302,7 +301,7 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   const int slots = most_blocks / kNsaBlocks + kNsaBlockChains + 1;
   Kind kind{.head_dim = dim, .block = shape.sel_block, .tiles = 1};
   kind.owner_words = std::max(512, int(std::bit_ceil(unsigned(slots))));  // in steps, so that graphs fit again
-  kind.trees = std::any_of(runs.begin(), runs.end(), [](const NsaRows& run) { return !run.parents.empty(); });
+  kind.trees = std::ranges::any_of(runs, [](const NsaRows& run) { return !run.parents.empty(); });
   while (kind.tiles * 16 < grouped << first.group_shift) kind.tiles *= 2;
   // Floats: branches' outcomes, pooled weights, entries that trees own (K and V in bf16), choices.
   const int64_t part = grouping.apart ? rows * heads * dim : 0, pooled = rows * first.kv_heads * pooled_stride;

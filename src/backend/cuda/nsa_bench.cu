@@ -50,7 +50,7 @@ double union_share(const std::vector<int32_t>& chosen, int rows, int count, int 
     for (int first = 0; first < rows; first += grouped) {
       std::set<int32_t> blocks;
       for (int row = first; row < std::min(rows, first + grouped); ++row)
-        for (int i = 0; i < count; ++i) blocks.insert(chosen[size_t((row * kKvHeads + kv) * count + i)]);
+        for (int i = 0; i < count; ++i) blocks.insert(chosen[(row * kKvHeads + kv) * count + i]);
       read += blocks.size();
     }
   return double(read) / double(rows * kKvHeads * count);
@@ -119,7 +119,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       if (rows < 16) continue;
       for (int row = 0; row < rows; ++row) {  // a path of five guesses and leaves beside it
         parents.push_back(row < 6 ? row - 1 : row % 5);
-        x.positions[size_t(row)] = entries + (row < 6 ? row : row % 5 + 1);
+        x.positions[row] = entries + (row < 6 ? row : row % 5 + 1);
       }
       owned.assign(rows, -1);
       add({"exact, a tree", 16, false, false, false});

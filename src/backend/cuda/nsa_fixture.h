@@ -26,7 +26,7 @@ struct NsaStore {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 1);
     for (int32_t page = 0; page < num_pages; ++page) pages.push_back(page);
-    std::shuffle(pages.begin(), pages.end(), random);
+    std::ranges::shuffle(pages, random);
     values.resize(kv_heads * num_pages * kPageLen * 2 * dim);
     std::vector<uint16_t> some(1 << 16);  // enough of them, in another order each time
     for (uint16_t& x : some) x = f32_to_bf16(normal(random));
@@ -44,9 +44,9 @@ struct NsaStore {
     plane.keys = reinterpret_cast<std::byte*>(memory->data());
   }
   uint16_t* entry(int kv_head, int64_t at, int part) {
-    return &values[size_t(kv_head * head_values + (pages[at / kPageLen] * kPageLen + at % kPageLen) * 2 * dim + part * dim)];
+    return &values[kv_head * head_values + (pages[at / kPageLen] * kPageLen + at % kPageLen) * 2 * dim + part * dim];
   }
-  View<const int32_t, 1> table() const { return View<const int32_t, 1>(pages.data(), int64_t(pages.size())); }
+  View<const int32_t, 1> table() const { return View<const int32_t, 1>(pages.data(), std::ssize(pages)); }
   int dim;
   int64_t head_values;
   std::vector<int32_t> pages;

@@ -33,7 +33,7 @@ class Bench {
   Bench() : commands_(Commands::make().value()) {}
   Answer ask(
       NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
-    const int64_t rows = int64_t(x.positions.size()), sets = rows * x.kv_heads * settings.sel_count;
+    const int64_t rows = std::ssize(x.positions), sets = rows * x.kv_heads * settings.sel_count;
     DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
     DeviceArray<int32_t> chosen(x.chosen.empty() ? std::vector<int32_t>(size_t(sets), -7) : x.chosen);
     NsaRows run;
@@ -241,7 +241,7 @@ TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
   const Case& c = kCases[0];
   for (const int entries : {3000, 40000}) {  // 46 and 625 blocks
     NsaStore raw(c.kv_heads, c.dim, entries + 1, 1), compressed(c.kv_heads, c.dim, visible(c.settings, entries) + 2, 2);
-    std::fill(compressed.values.begin(), compressed.values.end(), uint16_t(0));
+    std::ranges::fill(compressed.values, uint16_t(0));
     raw.show(), compressed.show();
     const Answer got = bench.ask(raw, compressed, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
     std::vector<int32_t> right;
@@ -327,7 +327,7 @@ class Stores {
     on_host = {&c.settings, key.data(), value.data(), offset.data(), frequencies.data(), 1.2f};
     on_device = {&c.settings, device_key->data(), device_value->data(), device_offset->data(), device_frequencies->data(), 1.2f};
   }
-  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(pages_.data(), int64_t(pages_.size())); }
+  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(pages_.data(), std::ssize(pages_)); }
   // Entries of layer 1: [entry][kv_head][K, V].
   void set(int64_t entry, const std::vector<float>& kv) {
     const KvPlane plane = static_cast<CudaKvStore&>(*raw).plane(1);
@@ -360,7 +360,7 @@ std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
 
 std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
     const std::vector<int32_t>& positions, const std::vector<int32_t>& parents, int64_t known) {
-  const int64_t rows = int64_t(positions.size()), before = parents.empty() ? positions.back() + 1 : positions[0];
+  const int64_t rows = std::ssize(positions), before = parents.empty() ? positions.back() + 1 : positions[0];
   DeviceArray<float> device_q(q), gates(std::vector<float>(size_t(rows * c.heads * 3), 0.3f)), out(q.size());
   const KvRef kv{stores.raw.get(), stores.pages()}, compressed{stores.rows.get(), stores.pages()};
   nsa.compress({.layer = 1,

@@ -24,7 +24,7 @@ inline PackedRows wanted_packed(const Commands& commands, int64_t rows, int64_t 
   // Whole records only: of 64 inputs, or of 128 where rows are made of 256. One row is packed by the product's blocks themselves,
   // each for itself.
   if (!is_hopper() || rows < 2 || dim % 64 != 0) return {};
-  return {commands.packed_memory(size_t(dim) * size_t(blocks) * 16), blocks};
+  return {commands.packed_memory(size_t(dim) * blocks * 16), blocks};
 }
 
 // Inputs k .. k + 3 of a row.

@@ -139,17 +139,18 @@ void CudaReady::enqueue(
 
   store_of_row_.assign(2 * rows, -1), other_stores_.clear(), other_copies_.clear();
   std::vector<StoreDevice> stored;
+  stored.reserve(stores.size());
   for (const StoreKvArgs& store : stores) {
     const int64_t stride = std::max<int64_t>(1, args.k.stride[0]);  // 0: without keys
     const int64_t from = store.k.data - args.k.data, first = from / stride, end = first + store.k.extent[0];
     bool mine = from >= 0 && from % stride == 0 && end <= rows && store.k.stride == args.k.stride;
-    for (int64_t row = first; mine && row < end; ++row) mine = store_of_row_[size_t(row)] < 0;
+    for (int64_t row = first; mine && row < end; ++row) mine = store_of_row_[row] < 0;
     if (!mine) {
       other_stores_.push_back(store);
       continue;
     }
     for (int64_t row = first; row < end; ++row)
-      store_of_row_[size_t(row)] = int32_t(stored.size()), store_of_row_[size_t(rows + row)] = int32_t(first);
+      store_of_row_[row] = int32_t(stored.size()), store_of_row_[rows + row] = int32_t(first);
     stored.push_back(store_device(commands, store));
   }
   std::vector<CopiedRow> copied;

@@ -82,7 +82,7 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
   auto commands = Commands::make().value();
   ReferenceBackend reference;
   const std::vector<int32_t> positions{0, 1, 77, 30001, 131071, 1000000};
-  const int64_t rows = int64_t(positions.size());
+  const int64_t rows = std::ssize(positions);
   for (const int64_t dim : {64, 96, 128})
     for (const int64_t half : {dim / 2, dim / 4})
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {

@@ -92,12 +92,12 @@ bool RuledRows::has_room(const SampleArgs& args) const {
 const uint32_t* RuledRows::counts_of(Commands& commands, const LogitState& state) {
   if (!state.rules().penalise()) return nullptr;
   if (!state.device_copy)
-    state.device_copy = std::make_shared<Counts>(Counts{.memory = commands.take(size_t(state.vocab()) * sizeof(uint32_t))});
+    state.device_copy = std::make_shared<Counts>(Counts{.memory = commands.take(state.vocab() * sizeof(uint32_t))});
   Counts& known = *static_cast<Counts*>(state.device_copy.get());
   auto* counts = static_cast<uint32_t*>(known.memory.data());
   const int64_t fresh = state.output_len() - known.output_len;
   const auto last = state.last_tokens();
-  const bool anew = known.prompts != state.prompts() || fresh < 0 || fresh > int64_t(last.size());
+  const bool anew = known.prompts != state.prompts() || fresh < 0 || fresh > std::ssize(last);
   known.prompts = state.prompts(), known.output_len = state.output_len();
   if (!anew && fresh == 0) return counts;
   Note note{counts, int32_t(state.vocab()), int32_t(counted_.size()), 0, anew};
@@ -147,14 +147,12 @@ void RuledRows::add_row(const SampleArgs& args, int64_t r, const uint32_t* count
       .mask = -1,
       .path = int32_t(paths_.size()),
       .specials = int32_t(specials_.size())};
-  for (int at = args.first_row + int(r); at > 0; at = args.parents.empty() ? at - 1 : args.parents[size_t(at)])
-    paths_.push_back(at - 1);
+  for (int at = args.first_row + int(r); at > 0; at = args.parents.empty() ? at - 1 : args.parents[at]) paths_.push_back(at - 1);
   row.path_len = int32_t(paths_.size()) - row.path;
   HUNCH_CHECK(row.path_len <= kMostPath);
   const bool blind = args.blind && row.path_len > 0;
   std::vector<int32_t> drafts;  // where they matter here, they are known
-  for (int32_t i = row.path_len; state.reads_drafts() && !blind && i-- > 0;)
-    drafts.push_back(args.drafts(paths_[size_t(row.path + i)]));
+  for (int32_t i = row.path_len; state.reads_drafts() && !blind && i-- > 0;) drafts.push_back(args.drafts(paths_[row.path + i]));
 
   TokenMask::Row mask;
   if (state.mask() && !blind) mask = state.mask()->after(drafts);
@@ -172,7 +170,7 @@ void RuledRows::add_row(const SampleArgs& args, int64_t r, const uint32_t* count
   if (!mask.only_ends && state.output_len() + row.path_len < rules.min_tokens)
     for (const int32_t id : rules.end_ids) touched.push_back({id, kBan});
   for (const auto& [id, bias] : rules.bias) touched.push_back({id, bias <= kBanBias ? kBan : bias});
-  std::stable_sort(touched.begin(), touched.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(touched, [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [id, value] : touched) {
     if (int32_t(specials_.size()) == row.specials || specials_.back().id != id)
       specials_.push_back({id, int32_t(adds_.size()), 0, 0});

@@ -56,7 +56,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
         for (int32_t& id : prompt) id = token();
         // New prompts, and more tokens than are noted, make the device start anew.
         for (const int committed : {-1, 0, 1, 3, 0, 130, -1, 2, 300, 5}) {
-          if (committed < 0) state.reset(prompt.data(), int64_t(prompt.size()));
+          if (committed < 0) state.reset(prompt.data(), std::ssize(prompt));
           for (int i = 0; i < committed; ++i) state.append(token());
           auto logits = test::gaussian(kRows * vocab, random(), 3);
           logits[1] = NAN, logits[size_t(vocab) + 2] = -INFINITY;
@@ -81,7 +81,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
             std::vector<float> rows(logits.size());
             HUNCH_CUDA_CHECK(cudaMemcpy(rows.data(), got.logits.data, rows.size() * sizeof(float), cudaMemcpyDeviceToHost));
             for (int64_t r = 0; r < kRows; ++r)
-              ASSERT_EQ(std::memcmp(rows.data() + r * vocab, patch.apply(args, r), size_t(vocab) * sizeof(float)), 0)
+              ASSERT_EQ(std::memcmp(rows.data() + r * vocab, patch.apply(args, r), vocab * sizeof(float)), 0)
                   << "row " << r << " of " << vocab << " ids, " << committed << " committed, "
                   << (masked ? "masked" : "unmasked");
           }

@@ -527,7 +527,7 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
   }
   if (!rows.empty())
     commands.launch(sample_kernel,
-        {.blocks = dim3(unsigned(grid_rows(int64_t(rows.size()))) * kClusterBlocks),
+        {.blocks = dim3(unsigned(grid_rows(std::ssize(rows))) * kClusterBlocks),
             .threads = kRowThreads,
             .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
         SampleDevice{commands.data(std::span<const SampleRow>(rows)), int(rows.size())});

@@ -37,7 +37,7 @@ std::vector<int32_t> positions_from(int32_t first, int64_t rows) {
 
 Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int32_t first_position = 0, bool want_probs = true) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(rows);
   test::DeviceArray<int32_t> tokens(rows), seconds(rows);
   if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
@@ -52,7 +52,7 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
 }
 
 Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   const auto positions = positions_from(first_position, rows);
   const size_t count = rows;
   Sampled out{
@@ -212,7 +212,7 @@ struct Ranks {
 };
 Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int64_t k, int32_t first_position = 0) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   test::DeviceArray<float> x(logits), shares(rows * k);
   test::DeviceArray<int32_t> tokens(rows), ids(rows * k);
   const auto positions = positions_from(first_position, rows);
@@ -224,7 +224,7 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
   return {ids.get(), tokens.get(), shares.get()};
 }
 Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int64_t k) {
-  const int64_t rows = int64_t(logits.size()) / vocab;
+  const int64_t rows = std::ssize(logits) / vocab;
   Ranks out{std::vector<int32_t>(size_t(rows * k)), std::vector<int32_t>(size_t(rows)), std::vector<float>(size_t(rows * k))};
   const auto positions = positions_from(0, rows);
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());

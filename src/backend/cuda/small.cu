@@ -158,8 +158,7 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
     most = std::max(most, rows * columns);
   }
   if (copies.empty()) return;
-  const int64_t blocks = std::min<int64_t>(grid_rows((most + kThreads - 1) / kThreads), kStriding),
-                count = int64_t(copies.size());
+  const int64_t blocks = std::min<int64_t>(grid_rows((most + kThreads - 1) / kThreads), kStriding), count = std::ssize(copies);
   commands.launch(copy_rows_kernel, {.blocks = dim3(unsigned(blocks), unsigned(grid_rows(count))), .threads = kThreads},
       CopiesOfRows{commands.data(std::span<const CopyRows>(copies)), count});
 }
@@ -168,11 +167,11 @@ void enqueue_copy_tokens(Commands& commands, std::span<const CopyTokensArgs> cal
   std::vector<CopyTokens> copies;
   for (const CopyTokensArgs& args : calls) {
     const bool indexed = !args.index.empty();
-    HUNCH_CHECK(args.to.extent[0] == (indexed ? int64_t(args.index.size()) : args.from.extent[0]));
+    HUNCH_CHECK(args.to.extent[0] == (indexed ? std::ssize(args.index) : args.from.extent[0]));
     copies.push_back({args.from.data, args.to.data, args.to.extent[0], args.from.stride[0], args.to.stride[0],
         indexed ? commands.data(args.index) : nullptr});
   }
-  commands.launch(copy_tokens_kernel, {.blocks = dim3(unsigned(grid_rows(int64_t(copies.size())))), .threads = 64},
+  commands.launch(copy_tokens_kernel, {.blocks = dim3(unsigned(grid_rows(std::ssize(copies)))), .threads = 64},
       CopiesOfTokens{commands.data(std::span<const CopyTokens>(copies)), int(copies.size())});
 }
 

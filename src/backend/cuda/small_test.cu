@@ -73,8 +73,8 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
       for (const int64_t rows : {1, 5}) {
         std::vector<int32_t> ids;
         for (int64_t id = step - 1; id < whole; id += step) ids.push_back(int32_t(id));
-        const int64_t n = int64_t(ids.size()), width = whole + 2;
-        std::vector<float> from(rows * n), expected(size_t(rows * width), -5.0f);
+        const int64_t n = std::ssize(ids), width = whole + 2;
+        std::vector<float> from(rows * n), expected(rows * width, -5.0f);
         std::iota(from.begin(), from.end(), 1.0f);
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);

@@ -324,7 +324,7 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
   for (size_t i = 0; i < calls.size(); ++i) {
     if (asked[i].spread <= kFusedSpread) continue;
     total += padded(calls[i]) * size_t(asked[i].scores.extent[0]);
-    if (std::find(far.begin(), far.end(), asked[i].spread) == far.end()) far.push_back(asked[i].spread);
+    if (std::ranges::find(far, asked[i].spread) == far.end()) far.push_back(asked[i].spread);
   }
   if (far.empty()) return;
   float* scratch = static_cast<float*>(commands.workspace(2 * total * sizeof(float)));
@@ -354,7 +354,7 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
 Grid grid_of(int blocks, int warps, int held) {
   return {.blocks = dim3(unsigned(blocks)),
       .threads = unsigned(warps) * 32,
-      .shared_bytes = sizeof(Shared) + size_t(warps) * size_t(held) * 32 * sizeof(uint4)};
+      .shared_bytes = sizeof(Shared) + size_t(warps) * held * 32 * sizeof(uint4)};
 }
 
 // A block a set, where blocks hold them all and are enough to be worth it; else a cluster a set.

@@ -11,11 +11,11 @@ namespace {
 
 template <class T>
 View<T, 1> all(std::vector<T>& x) {
-  return View<T, 1>(x.data(), int64_t(x.size()));
+  return View<T, 1>(x.data(), std::ssize(x));
 }
 template <class T>
 View<T, 1> all(const test::DeviceArray<T>& x) {
-  return View<T, 1>(x.data(), int64_t(x.size()));
+  return View<T, 1>(x.data(), std::ssize(x));
 }
 
 struct Shape {

@@ -15,7 +15,7 @@ constexpr int64_t kNodes = 12;
 std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
   std::vector<float> logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
   const auto same = test::gaussian(vocab, 77, 2);
-  std::copy(same.begin(), same.end(), logits.begin());
+  std::ranges::copy(same, logits.begin());
   std::vector<int32_t> tokens(kNodes), positions(kNodes);
   SampleArgs args{.logits = View<const float, 2>(logits.data(), kNodes, vocab), .params = {1, top_k, 1, 0}};
   args.positions = View<const int32_t, 1>(positions.data(), kNodes), args.tokens = View<int32_t, 1>(tokens.data(), kNodes);

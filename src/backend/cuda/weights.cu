@@ -249,7 +249,7 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   weight->num_records = int((in_dim + shape.inputs - 1) / shape.inputs) * weight->records_per_input;
   // Wide matrices fill the device by their features; the others are cut along the inputs where there is enough to read.
   weight->splits = out_dim > 8192 || in_dim < 1024 ? 1 : in_dim < 2048 ? 2 : 4;
-  weight->bytes = size_t(weight->num_tiles) * size_t(weight->num_records) * size_t(shape.bytes);
+  weight->bytes = size_t(weight->num_tiles) * weight->num_records * shape.bytes;
   constexpr size_t kCountBytes = 2 * sizeof(int32_t);
   if (cudaMalloc(&weight->tiles, weight->bytes) != cudaSuccess || cudaMalloc(&weight->packed_count, kCountBytes) != cudaSuccess) {
     (void)cudaGetLastError();
@@ -279,7 +279,7 @@ std::unique_ptr<Weight> load_cuda_weight(const Tensor& matrix) {
   const int64_t tile_bytes = row_bytes * kTileFeatures;
   const int step = int(std::clamp<int64_t>(int64_t(kPieceBytes) / tile_bytes, 1, std::min(weight->num_tiles, 32768)));
   std::byte* piece = nullptr;
-  if (cudaMalloc(&piece, size_t(step) * size_t(tile_bytes)) != cudaSuccess) {
+  if (cudaMalloc(&piece, size_t(step) * tile_bytes) != cudaSuccess) {
     (void)cudaGetLastError();
     return nullptr;
   }

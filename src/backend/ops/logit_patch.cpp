@@ -14,8 +14,8 @@ constexpr float kBanned = -INFINITY;
 }
 
 void LogitPatch::reserve(int64_t vocab, int64_t drafts) {
-  if (int64_t(row_.size()) < vocab) row_.resize(vocab), on_path_.resize(vocab);
-  if (int64_t(path_.size()) < drafts) path_.resize(drafts);
+  if (std::ssize(row_) < vocab) row_.resize(vocab), on_path_.resize(vocab);
+  if (std::ssize(path_) < drafts) path_.resize(drafts);
 }
 
 // A row that has a NaN is refused later; a ban must not hide it.
@@ -72,7 +72,7 @@ const float* LogitPatch::apply(const SampleArgs& args, int64_t r) {
   }
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (!(blind && word.size() > 1) && state.completed_next(word, path)) ban(word.back());
-  if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
+  if (!mask.only_ends && state.output_len() + std::ssize(path) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) ban(id);
   for (const auto& [id, bias] : rules.bias) {
     if (bias <= kBanBias) ban(id);

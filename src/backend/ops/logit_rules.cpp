@@ -2,8 +2,6 @@
 // processed without looking at the whole history.
 #include "backend/ops/logit_rules.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace hunch {

@@ -62,8 +62,7 @@ class LogitState {
   std::span<const int32_t> prompt_ids() const { return prompt_ids_; }  // each once
   // True if rules ask which drafts stand before a row, beyond how often: the host must know them then.
   bool reads_drafts() const {
-    return mask_ ||
-        std::any_of(rules_.bad_words.begin(), rules_.bad_words.end(), [](const auto& word) { return word.size() > 1; });
+    return mask_ || std::ranges::any_of(rules_.bad_words, [](const auto& word) { return word.size() > 1; });
   }
   // For devices, which keep counts of their own: what they keep, how often there was a new prompt, and the last tokens, at most
   // 2 * kNoted of prompt and output; behind kNoted new ones or more they start anew.

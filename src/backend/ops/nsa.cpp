@@ -79,7 +79,7 @@ void Compressor::row(KvStore& store, int layer, int kv_head, View<const int32_t,
     const float angle = float(index * s.cmp_stride) * nsa_.inv_freq[i];
     start_[2 * i] = std::cos(angle), start_[2 * i + 1] = std::sin(angle);
   }
-  std::fill(key_.begin(), key_.end(), 0.0), std::fill(value_.begin(), value_.end(), 0.0);
+  std::ranges::fill(key_, 0.0), std::ranges::fill(value_, 0.0);
   for (int64_t m = 0; m < s.cmp_len; ++m) {
     store.read(layer, kv_head, pages, entries[m], k_.data(), v_.data());
     if (rotates) turn(k_.data(), turns_.data() + m * dim_, dim_, true);

@@ -12,7 +12,7 @@ namespace {
 std::vector<int64_t> ascending(View<const float, 1> shares) {
   std::vector<int64_t> order(shares.extent[0]);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return shares(a) < shares(b); });
+  std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return shares(a) < shares(b); });
   return order;
 }
 
@@ -29,7 +29,7 @@ int64_t within(View<const float, 1> shares, std::span<const int64_t> least, floa
     gone += shares(least[i]);
     if (!(gone <= mass * sum_of(shares))) return int64_t(i);
   }
-  return int64_t(least.size());
+  return std::ssize(least);
 }
 
 }

@@ -17,9 +17,8 @@ using test::view;
 using Mode = ExpertSkip;
 
 struct Rows {
-  explicit Rows(std::vector<std::vector<float>> weights, std::vector<std::vector<int32_t>> of = {})
-      : rows(int64_t(weights.size())) {
-    k = int64_t(weights[0].size());
+  explicit Rows(std::vector<std::vector<float>> weights, std::vector<std::vector<int32_t>> of = {}) : rows(std::ssize(weights)) {
+    k = std::ssize(weights[0]);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < k; ++i) {
         shares.push_back(weights[r][i]);

@@ -3,9 +3,7 @@
 
 #include "backend/ops/attention.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -18,7 +16,7 @@ namespace {
 // K and V of the first `len` entries of one head as fp32, made once for all rows that read them.
 struct Entries {
   Entries(const KvRef& kv, int layer, int kv_head, int64_t first, int64_t last) : head_dim(kv.store->head_dim), first(first) {
-    k.resize(size_t((last - first) * head_dim)), v.resize(k.size());
+    k.resize((last - first) * head_dim), v.resize(k.size());
     for (int64_t e = first; e < last; ++e)
       kv.store->read(layer, kv_head, kv.pages, e, k.data() + (e - first) * head_dim, v.data() + (e - first) * head_dim);
   }
@@ -38,7 +36,7 @@ float scaled_dot(float scale, const float* q, const float* k, int64_t n) {
 // row's ancestor at depth d.
 std::vector<int64_t> entries_of(const AttentionRun& run, int64_t row, int kv_head) {
   const int64_t last = run.last(row), first = std::max(oldest_entry(run, last), first_of_head(run, kv_head));
-  std::vector<int64_t> entries(size_t(std::max<int64_t>(0, last - first + 1)));
+  std::vector<int64_t> entries(std::max<int64_t>(0, last - first + 1));
   std::iota(entries.begin(), entries.end(), first);
   if (run.tree.parents.empty()) return entries;
   int64_t place = last;
@@ -157,8 +155,8 @@ void ReferenceBackend::attention(const AttentionArgs& args) {
 void ReferenceBackend::score_keys(const ScoreKeysArgs& args) {
   collect_scores(args.scores, args.layer, args.scale, args.q, args.kv);
   counters_.score_bytes += bytes_of(args.scores);
-  counters_.kv_bytes += size_t(args.scores.prefix_len) * size_t(args.kv.store->kv_heads) *
-      kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
+  counters_.kv_bytes +=
+      size_t(args.scores.prefix_len) * args.kv.store->kv_heads * kv_row_bytes(args.kv.store->dtype, args.kv.store->head_dim);
 }
 
 }

@@ -23,7 +23,7 @@ Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
   backend.route({
-      .logits = view(logits, rows, int64_t(logits.size()) / rows),
+      .logits = view(logits, rows, std::ssize(logits) / rows),
       .routing = routing,
       .normalise = normalise,
       .ids = view(out.ids, rows, k),
@@ -77,7 +77,7 @@ Routed route_deepseek(
   ReferenceBackend backend;
   Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
   backend.route({
-      .logits = view(logits, 1, int64_t(logits.size())),
+      .logits = view(logits, 1, std::ssize(logits)),
       .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
       .normalise = normalise,
       .bias = bias.empty() ? nullptr : bias.data(),
@@ -122,7 +122,7 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   std::vector<std::unique_ptr<Weight>> weights;
   const auto matrix = [&](const std::vector<float>& values, int64_t rows) {
     Tensor tensor;
-    tensor.shape = {rows, int64_t(values.size()) / rows};
+    tensor.shape = {rows, std::ssize(values) / rows};
     tensor.data = reinterpret_cast<const std::byte*>(values.data()), tensor.bytes = values.size() * sizeof(float);
     return weights.emplace_back(backend.load_weight(tensor)).get();
   };

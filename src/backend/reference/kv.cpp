@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 #include "base/half.h"
@@ -40,7 +39,7 @@ void encode(DType dtype, float scale, const float* from, int n, std::byte* to) {
     return;
   }
   if (dtype == DType::F32) {
-    std::memcpy(to, from, size_t(n) * sizeof(float));
+    std::memcpy(to, from, n * sizeof(float));
     return;
   }
   for (int i = 0; i < n; ++i) {
@@ -56,7 +55,7 @@ void decode(DType dtype, float scale, const std::byte* from, int n, float* to) {
     return;
   }
   if (dtype == DType::F32) {
-    std::memcpy(to, from, size_t(n) * sizeof(float));
+    std::memcpy(to, from, n * sizeof(float));
     return;
   }
   for (int i = 0; i < n; ++i) {
@@ -73,7 +72,7 @@ ReferenceKvStore::ReferenceKvStore(const KvGeometry& geometry, int64_t pages) {
   dtype = geometry.dtype, layers = geometry.layers, kv_heads = geometry.kv_heads, head_dim = geometry.head_dim;
   num_pages = pages;
   scales.assign(geometry.scales.begin(), geometry.scales.end());
-  bytes = size_t(num_pages) * kPageLen * size_t(layers) * size_t(kv_heads) * entry_bytes();
+  bytes = size_t(num_pages) * kPageLen * layers * kv_heads * entry_bytes();
   memory_.reset(new (std::nothrow) std::byte[bytes]);
 }
 
@@ -108,8 +107,7 @@ void ReferenceKvStore::write(int layer, int kv_head, View<const int32_t, 1> page
 }
 
 size_t ReferenceBackend::kv_page_bytes(const KvGeometry& geometry) const {
-  return size_t(2) * kPageLen * size_t(geometry.layers) * size_t(geometry.kv_heads) *
-      kv_row_bytes(geometry.dtype, geometry.head_dim);
+  return size_t(2) * kPageLen * geometry.layers * geometry.kv_heads * kv_row_bytes(geometry.dtype, geometry.head_dim);
 }
 
 std::unique_ptr<KvStore> ReferenceBackend::make_kv_store(const KvGeometry& geometry, int64_t num_pages) {

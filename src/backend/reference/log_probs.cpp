@@ -2,8 +2,6 @@
 
 #include "backend/ops/log_probs.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -27,7 +25,7 @@ void ReferenceBackend::log_probs(const LogProbsArgs& args) {
     if (args.ids.data) args.values(r) = value(args.ids(r));
     std::vector<int32_t> order(vocab);
     std::iota(order.begin(), order.end(), 0);
-    if (valid) std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+    if (valid) std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return x[a] > x[b]; });
     for (int i = 0; i < args.count; ++i) {
       args.top_ids(r, i) = valid && i < vocab ? order[i] : -1;
       args.top_values(r, i) = !valid ? kNan : i < vocab ? value(order[i]) : -kInf;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 
@@ -22,7 +21,7 @@ struct KvRows {
     k.resize(k.size() + size_t(dim)), v.resize(k.size());
     store.read(layer, kv_head, pages, entry, k.data() + k.size() - dim, v.data() + v.size() - dim);
   }
-  int64_t count() const { return int64_t(k.size()) / dim; }
+  int64_t count() const { return std::ssize(k) / dim; }
 };
 
 // out += share * softmax(scale q . k) v over rows [0, count) for which `reads` says so. Weights are left in `weights`, 0 for
@@ -30,9 +29,9 @@ struct KvRows {
 template <class Reads>
 void add_branch(
     const float* q, float scale, const KvRows& rows, float share, const Reads& reads, std::vector<float>& weights, float* out) {
-  weights.assign(size_t(rows.count()), 0.0f);
+  weights.assign(rows.count(), 0.0f);
   double greatest = -INFINITY, total = 0;
-  std::vector<double> logits(weights.size(), 0), sums(size_t(rows.dim), 0);
+  std::vector<double> logits(weights.size(), 0), sums(rows.dim, 0);
   for (int64_t i = 0; i < rows.count(); ++i) {
     if (!reads(i)) continue;
     double sum = 0;
@@ -124,7 +123,7 @@ void ReferenceBackend::nsa_attention(const NsaAttentionArgs& args) {
         }
         for (const int64_t e : path) entries.add(store, args.layer, kv_head, run.kv.pages, e);
 
-        importance.assign(size_t(compressed.count()), 0.0f), scores.assign(size_t(own) + 1, 0.0f);
+        importance.assign(compressed.count(), 0.0f), scores.assign(own + 1, 0.0f);
         const auto gate = [&](int head, int branch) { return sigmoid(args.gates(r, 3 * head + branch)); };
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
           float* out = args.out.data ? &args.out(r, head, 0) : unread.data();

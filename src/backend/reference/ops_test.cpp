@@ -18,7 +18,7 @@ constexpr float kNan = NAN;
 
 std::unique_ptr<Weight> weight_of(Backend& backend, const std::vector<float>& values, int64_t out_dim) {
   Tensor tensor;
-  tensor.shape = {out_dim, int64_t(values.size()) / out_dim};
+  tensor.shape = {out_dim, std::ssize(values) / out_dim};
   tensor.data = reinterpret_cast<const std::byte*>(values.data()), tensor.bytes = values.size() * 4;
   return backend.load_weight(tensor);
 }
@@ -314,7 +314,7 @@ std::vector<int32_t> select(
     const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
   ReferenceBackend backend;
   std::vector<int32_t> index(count * block);
-  const int64_t n = int64_t(scores.size());
+  const int64_t n = std::ssize(scores);
   backend.top_k({view(scores, 1, n), n, count, spread, sinks, recent, block, view(index, 1, count * block)});
   return index;
 }

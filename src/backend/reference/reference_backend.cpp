@@ -17,7 +17,7 @@ Buffer ReferenceBackend::allocate(size_t bytes, Memory) {
 
 Buffer ReferenceBackend::constant(std::span<const float> values) {
   Buffer buffer = allocate(values.size_bytes());
-  std::copy(values.begin(), values.end(), static_cast<float*>(buffer.data()));
+  std::ranges::copy(values, static_cast<float*>(buffer.data()));
   return buffer;
 }
 
@@ -55,7 +55,7 @@ void ReferenceBackend::copy_rows(const CopyRowsArgs& args) {
 
 void ReferenceBackend::copy_tokens(const CopyTokensArgs& args) {
   const auto& index = args.index;
-  HUNCH_CHECK(args.to.extent[0] == (index.empty() ? args.from.extent[0] : int64_t(index.size())));
+  HUNCH_CHECK(args.to.extent[0] == (index.empty() ? args.from.extent[0] : std::ssize(index)));
   for (int64_t i = 0; i < args.to.extent[0]; ++i) args.to(i) = args.from(index.empty() ? i : index[i]);
 }
 

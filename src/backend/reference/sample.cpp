@@ -3,7 +3,6 @@
 
 #include "backend/ops/sample.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -32,7 +31,7 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
     const double log_ratio = logits[i] == best ? 0 : (double(logits[i]) - double(best)) / double(params.temperature);
     if (log_ratio >= least && !std::isinf(log_ratio)) kept.push_back({int32_t(i), logits[i], log_ratio});
   }
-  std::stable_sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  std::ranges::stable_sort(kept, [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
   if (params.top_k > 0 && size_t(params.top_k) < kept.size()) kept.resize(params.top_k);
   if (params.top_p < 1) {
     double total = 0, mass = 0;
@@ -42,7 +41,7 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
     while (count < kept.size() && mass < double(params.top_p) * total);
     kept.resize(count);
   }
-  std::sort(kept.begin(), kept.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  std::ranges::sort(kept, [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
   return kept;
 }
 
@@ -50,7 +49,7 @@ std::vector<Candidate> survivors(const float* logits, int64_t vocab, float best,
 std::vector<int32_t> path_to(const SampleArgs& args, int row) {
   std::vector<int32_t> path;
   for (; row > 0; row = args.parents.empty() ? row - 1 : args.parents[row]) path.push_back(args.drafts(row - 1));
-  std::reverse(path.begin(), path.end());
+  std::ranges::reverse(path);
   return path;
 }
 
@@ -71,7 +70,7 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
     if (!mask.allows(id)) banned[id] = true;
   for (const std::vector<int32_t>& word : rules.bad_words)
     if (!(blind && word.size() > 1) && state.completed_next(word, path)) banned[word.back()] = true;
-  if (!mask.only_ends && state.output_len() + int64_t(path.size()) < rules.min_tokens)
+  if (!mask.only_ends && state.output_len() + std::ssize(path) < rules.min_tokens)
     for (const int32_t id : rules.end_ids) banned[id] = true;
   std::vector<float> out(&args.logits(r, 0), &args.logits(r, 0) + vocab);
   for (const auto& [id, bias] : rules.bias) {
@@ -84,7 +83,7 @@ std::vector<float> ruled(const SampleArgs& args, int64_t r) {
     if (std::isnan(x)) continue;
     if (banned[id]) x = -INFINITY;
     if (!rules.penalise()) continue;
-    const int64_t count = int64_t(state.output_count(id)) + std::count(path.begin(), path.end(), id);
+    const int64_t count = int64_t(state.output_count(id)) + std::ranges::count(path, id);
     if (rules.repetition != 1 && (count > 0 || state.in_prompt(id))) x = x > 0 ? x / rules.repetition : x * rules.repetition;
     if (count > 0) x = x - rules.frequency * float(count) - rules.presence;
   }
@@ -102,9 +101,9 @@ void write_ranks(const SampleArgs& args, int64_t r, std::vector<Scored> support)
   for (const Scored& s : support) greatest = std::max(greatest, s.score);
   const auto part = [&](const Scored& s) { return s.score == greatest ? 1 : std::exp(s.score - greatest); };
   for (const Scored& s : support) total += part(s);
-  std::stable_sort(support.begin(), support.end(), [](const Scored& a, const Scored& b) { return a.score > b.score; });
+  std::ranges::stable_sort(support, [](const Scored& a, const Scored& b) { return a.score > b.score; });
   for (int64_t i = 0; i < num_ranked(args); ++i) {
-    const bool some = i < int64_t(support.size());
+    const bool some = i < std::ssize(support);
     if (args.ranked.data) args.ranked(r, i) = some ? support[i].id : -1;
     if (args.shares.data) args.shares(r, i) = some ? float(part(support[i]) / total) : 0;
   }

@@ -28,7 +28,7 @@ Sampled sample(const std::vector<float>& logits, const SamplingParams& params, u
   static ReferenceBackend backend;
   Sampled out;
   out.probs.resize(logits.size());
-  const int64_t vocab = int64_t(logits.size());
+  const int64_t vocab = std::ssize(logits);
   backend.sample({view(logits, 1, vocab), params, NoiseKey{seed, sample_index}, stream, View<const int32_t, 1>(&position, 1),
       View<int32_t, 1>(&out.token, 1), view(out.probs, 1, vocab)});
   return out;
@@ -68,7 +68,7 @@ Ranked rank(const std::vector<float>& logits, int64_t k, const SamplingParams& p
   ReferenceBackend backend;
   Ranked out{Ids(size_t(k), -2), std::vector<float>(size_t(k), -1.0f)};
   int32_t token = -2;
-  SampleArgs args{view(logits, 1, int64_t(logits.size())), params, NoiseKey{seed, 0}, NoiseStream::Draft};
+  SampleArgs args{view(logits, 1, std::ssize(logits)), params, NoiseKey{seed, 0}, NoiseStream::Draft};
   args.positions = View<const int32_t, 1>(&position, 1), args.tokens = View<int32_t, 1>(&token, 1);
   args.ranked = view(out.ids, 1, k), args.shares = view(out.shares, 1, k);
   backend.sample(args);
@@ -129,7 +129,7 @@ TEST(Ranks, DrawWithoutReplacement) {
   std::vector<int> counts(16);
   for (int i = 0; i < kDraws; ++i) {
     const Ids ids = rank(logits, 2, {1, 0, 1, 0}, uint64_t(i / 1000) * 0x123456789, i % 1000).ids;
-    ++counts[size_t(ids[0] * 4 + ids[1])];
+    ++counts[ids[0] * 4 + ids[1]];
   }
   double statistic = 0;
   for (size_t i = 0; i < 4; ++i)

@@ -25,7 +25,7 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
       for (int64_t i = 0; i < args.count; ++i) args.index(set, i) = int32_t(i < args.sinks ? i : args.n - args.count + i);
     return;
   }
-  counters_.score_bytes += size_t(args.scores.extent[0]) * size_t(args.n) * sizeof(float);
+  counters_.score_bytes += size_t(args.scores.extent[0]) * args.n * sizeof(float);
   std::vector<float> scores(args.n);
   std::vector<int32_t> order(args.n);
   for (int64_t set = 0; set < args.scores.extent[0]; ++set) {
@@ -42,7 +42,7 @@ void ReferenceBackend::top_k(const TopKArgs& args) {
     for (int64_t j = 0; j < args.n; ++j)
       if (j < args.sinks || j >= args.n - args.recent) scores[j] = INFINITY;
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) {
       const float x = scores[a], y = scores[b];
       return std::isnan(y) ? !std::isnan(x) : x > y;
     });

@@ -14,9 +14,9 @@ std::vector<int32_t> best_slots(const TreeSlots& tree, int64_t first, int64_t en
   std::vector<int32_t> slots;
   for (int64_t slot = first; slot < end; ++slot)
     if (tree.tokens(slot) >= 0) slots.push_back(int32_t(slot));
-  std::stable_sort(slots.begin(), slots.end(), [&](int32_t a, int32_t b) { return tree.chances(a) > tree.chances(b); });
+  std::ranges::stable_sort(slots, [&](int32_t a, int32_t b) { return tree.chances(a) > tree.chances(b); });
   slots.resize(std::min(slots.size(), size_t(most)));
-  std::sort(slots.begin(), slots.end());
+  std::ranges::sort(slots);
   return slots;
 }
 
@@ -40,11 +40,11 @@ void ReferenceBackend::grow_tree(const GrowTreeArgs& args) {
   }
   const std::vector<int32_t> best = best_slots(tree, first, first + rows * k, args.ids.extent[0]);
   for (int64_t i = 0; i < args.ids.extent[0]; ++i) {
-    const bool some = i < int64_t(best.size());
+    const bool some = i < std::ssize(best);
     const int32_t slot = some ? best[i] : -1, token = some ? tree.tokens(slot) : -1;
     tree.frontier(i) = slot;
     args.ids(i) = some && args.own_ids.data ? args.own_ids(token) : token;
-    args.rows(i) = best.empty() ? 0 : int32_t((best[size_t(std::min<int64_t>(i, int64_t(best.size()) - 1))] - first) / k);
+    args.rows(i) = best.empty() ? 0 : int32_t((best[size_t(std::min<int64_t>(i, std::ssize(best) - 1))] - first) / k);
   }
 }
 
@@ -53,10 +53,10 @@ void ReferenceBackend::choose_nodes(const ChooseNodesArgs& args) {
   HUNCH_CHECK(args.tokens.extent[0] <= kMostTreeNodes && args.parents.extent[0] == args.tokens.extent[0]);
   args.count(0) = int32_t(best.size());
   for (int64_t node = 0; node < args.tokens.extent[0]; ++node) {
-    const bool some = node < int64_t(best.size());
+    const bool some = node < std::ssize(best);
     const int32_t parent = some ? args.tree.parents(best[node]) : -1;
     args.tokens(node) = some ? args.tree.tokens(best[node]) : -1;
-    args.parents(node) = parent < 0 ? -1 : int32_t(std::lower_bound(best.begin(), best.end(), parent) - best.begin());
+    args.parents(node) = parent < 0 ? -1 : int32_t(std::ranges::lower_bound(best, parent) - best.begin());
   }
 }
 

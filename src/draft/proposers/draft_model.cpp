@@ -52,7 +52,7 @@ Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup)
   HUNCH_TRY(net->model_, family->make({.backend = setup.backend, .checkpoint = setup.draft_model}));
   const int64_t columns = net->shape().vocab_size, target_columns = setup.target->shape().vocab_size;
   if (const VocabMap* map = setup.draft_vocab; map && !map->same()) {
-    HUNCH_CHECK(int64_t(map->target_ids.size()) == columns && int64_t(map->own_ids.size()) == target_columns);
+    HUNCH_CHECK(std::ssize(map->target_ids) == columns && std::ssize(map->own_ids) == target_columns);
     net->target_ids_ = setup.backend->constant_ids(map->target_ids), net->own_ids_ = map->own_ids;
     for (const int32_t id : map->target_ids) net->renumbers_ |= id >= 0 && map->own_ids[id] != id;
   } else {

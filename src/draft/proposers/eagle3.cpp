@@ -20,7 +20,7 @@ class Eagle3 final : public OneLayerNet {
   static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
 
   std::vector<int> taps() const override { return taps_; }
-  int64_t scratch_floats() const override { return 3 * shape_.hidden + int64_t(taps_.size()) * target_->shape().hidden; }
+  int64_t scratch_floats() const override { return 3 * shape_.hidden + std::ssize(taps_) * target_->shape().hidden; }
   View<const int32_t, 1> vocabulary() const override {
     return vocabulary_ ? vocabulary_.view<const int32_t>(shape_.vocab_size) : View<const int32_t, 1>{};
   }
@@ -30,7 +30,7 @@ class Eagle3 final : public OneLayerNet {
     const auto as_they_lie = rows.side_by_side(taps_);
     if (as_they_lie.data && !fuse_norms_[0]) return multiply(backend, as_they_lie.slice(first, count), *fuse_, fuse_bias_, out);
     const int64_t hidden = target_->shape().hidden;
-    const auto joined = scratch.take<float>(count, int64_t(taps_.size()) * hidden);
+    const auto joined = scratch.take<float>(count, std::ssize(taps_) * hidden);
     for (size_t i = 0; i < taps_.size(); ++i) {
       View<float, 2> part(joined.data + int64_t(i) * hidden, count, hidden);
       part.stride[0] = joined.stride[0];
@@ -137,7 +137,7 @@ Status Eagle3::read_tensors(const Proposer::Setup& setup) {
   DrafterFile& file = *setup.file;
   HUNCH_OK(file.strip_prefix("model."));
   const ModelShape& s = shape_;
-  const int64_t width = s.hidden, from = target_->shape().hidden * int64_t(taps_.size());
+  const int64_t width = s.hidden, from = target_->shape().hidden * std::ssize(taps_);
   const std::string layer = file.has("midlayer.self_attn.q_proj.weight") ? "midlayer." : "layers.0.";
   DrafterTensors load(*setup.backend, file);
   embedding_ = load.matrix("embed_tokens.weight", target_->shape().vocab_size, width, false);
@@ -177,7 +177,7 @@ Status Eagle3::read_vocabulary(const Proposer::Setup& setup) {
         fmt::format("missing: a draft vocabulary of {} tokens needs its map into the target's {}", shape_.vocab_size, vocab));
   }
   HUNCH_TRY(const std::vector<int64_t> differences, file.integers("d2t"));
-  if (int64_t(differences.size()) != shape_.vocab_size)
+  if (std::ssize(differences) != shape_.vocab_size)
     return file.wrong("d2t", fmt::format("{} entries for a draft vocabulary of {}", differences.size(), shape_.vocab_size));
   std::vector<int32_t> ids(differences.size());
   int64_t before = -1;

@@ -24,7 +24,7 @@ class Medusa final : public Proposer {
         accuracies_{RankAccuracy(heads_.count(), setup.max_draft), RankAccuracy(heads_.count(), setup.max_draft)},
         drafts_(setup.max_sequences) {
     const int64_t slots = setup.max_sequences, count = heads_.count(), hidden = heads_.hidden();
-    const auto words = [&](int64_t n, Memory memory) { return backend_.allocate(size_t(n) * sizeof(float), memory); };
+    const auto words = [&](int64_t n, Memory memory) { return backend_.allocate(n * sizeof(float), memory); };
     states_ = words(slots * hidden, Memory::Device);
     x_ = words(kRows * hidden, Memory::Device), scratch_ = words(kRows * hidden, Memory::Device);
     logits_ = words(kRows * heads_.vocab(), Memory::Device);
@@ -95,10 +95,10 @@ class Medusa final : public Proposer {
     int head = 0;
   };
 
-  View<float, 2> state(Slot slot) { return states_.view<float>(int64_t(drafts_.size()), heads_.hidden()).slice(slot, 1); }
-  View<int32_t, 1> tokens(Slot slot) { return tokens_.view<int32_t>(int64_t(drafts_.size()), heads_.count())[slot]; }
+  View<float, 2> state(Slot slot) { return states_.view<float>(std::ssize(drafts_), heads_.hidden()).slice(slot, 1); }
+  View<int32_t, 1> tokens(Slot slot) { return tokens_.view<int32_t>(std::ssize(drafts_), heads_.count())[slot]; }
   View<int32_t, 1> candidates(Slot slot, int head) {
-    return ranked_.view<int32_t>(int64_t(drafts_.size()), heads_.count(), kRanks)[slot][head];
+    return ranked_.view<int32_t>(std::ssize(drafts_), heads_.count(), kRanks)[slot][head];
   }
   RankAccuracy& accuracy_of(const Draft& draft) { return accuracies_[draft.noisy]; }
 
@@ -143,7 +143,7 @@ class Medusa final : public Proposer {
 
   // Runs the heads of rows_, those of one head next to each other, and samples their candidates.
   void flush() {
-    const int64_t count = int64_t(rows_.size()), hidden = heads_.hidden();
+    const int64_t count = std::ssize(rows_), hidden = heads_.hidden();
     if (count == 0) return;
     const auto x = x_.view<float>(kRows, hidden), scratch = scratch_.view<float>(kRows, hidden);
     for (int64_t first = 0, end = 0; first < count; first = end) {
@@ -168,7 +168,7 @@ class Medusa final : public Proposer {
   void sample(const Row& row, View<const float, 2> logits) {
     const Draft& draft = *row.draft;
     const Sequence& sequence = *draft.task->sequence;
-    int32_t* const position = &positions_[size_t(sequence.slot) * size_t(heads_.count()) + size_t(row.head)];
+    int32_t* const position = &positions_[size_t(sequence.slot) * heads_.count() + size_t(row.head)];
     *position = int32_t(sequence.committed_len + 1 + row.head);
     SampleArgs args{
         .logits = logits,
@@ -226,7 +226,7 @@ class Medusa final : public Proposer {
   void fill_blind(Draft& draft) {
     const DraftTask& task = *draft.task;
     DraftTree& tree = *task.tree;
-    const auto all = ranked_.view<const int32_t>(int64_t(drafts_.size()), int64_t(heads_.count()) * kRanks);
+    const auto all = ranked_.view<const int32_t>(std::ssize(drafts_), int64_t(heads_.count()) * kRanks);
     tree.passes = 1;
     places_.clear();
     if (!draft.shape) {

@@ -258,9 +258,9 @@ class MedusaDrafts : public MedusaTest {
         .sequence = &sequence,
         .first_position = first,
         .first_row = 1,
-        .count = int64_t(path.size()),
+        .count = std::ssize(path),
         .path = path,
-        .hidden = view(hidden, int64_t(hidden.size()) / kHidden, kHidden),
+        .hidden = view(hidden, std::ssize(hidden) / kHidden, kHidden),
     };
     medusa_->follow({&rows, 1});
   }
@@ -342,7 +342,7 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
       const auto best = ranked(sequence, logits(0, last_), 0, 4, false);
       for (int node = 0; node < tree.size; ++node) {
         if (tree.parents[node] >= 0) continue;
-        EXPECT_NE(std::find(best.begin(), best.end(), tree.tokens(node)), best.end()) << node;
+        EXPECT_NE(std::ranges::find(best, tree.tokens(node)), best.end()) << node;
       }
       EXPECT_EQ(tree.tokens(0), best[0]);
     }

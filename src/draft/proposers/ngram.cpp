@@ -57,7 +57,7 @@ class FirstOccurrences {
   template <class Visit>
   void each(const std::vector<int32_t>& tokens, std::span<const int32_t> text, Visit&& visit) {
     uint64_t hash = 0;
-    for (int len = 1; len <= max_n_ && len <= int64_t(text.size()); ++len) {
+    for (int len = 1; len <= max_n_ && len <= std::ssize(text); ++len) {
       const int32_t* const gram = &text[text.size() - size_t(len)];
       hash = mix(hash + uint64_t(uint32_t(*gram)) + 1);
       if (len < min_n_) continue;

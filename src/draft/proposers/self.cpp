@@ -31,14 +31,14 @@ class Self final : public Proposer {
     const ModelShape& shape = target_.shape();
     // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
     max_rows_ = std::min(pass_.max_rows(), std::max((staged_ ? 4 : 1) * setup.max_sequences, kWidest));
-    hidden_ = backend_.allocate(size_t(max_rows_) * size_t(shape.hidden) * sizeof(float));
-    logits_ = backend_.allocate(size_t(max_rows_) * size_t(shape.vocab_size) * sizeof(float));
-    ids_ = backend_.allocate(size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+    hidden_ = backend_.allocate(size_t(max_rows_) * shape.hidden * sizeof(float));
+    logits_ = backend_.allocate(size_t(max_rows_) * shape.vocab_size * sizeof(float));
+    ids_ = backend_.allocate(max_rows_ * sizeof(int32_t), Memory::Shared);
     chosen_ = backend_.allocate(2 * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
-    leads_ = backend_.allocate(size_t(max_rows_) * sizeof(float), Memory::Shared);
+    leads_ = backend_.allocate(max_rows_ * sizeof(float), Memory::Shared);
     positions_.resize(max_rows_);
     if (backend_.asynchronous())
-      levels_ = backend_.allocate(size_t(max_draft_ + 1) * size_t(max_rows_) * sizeof(int32_t), Memory::Shared);
+      levels_ = backend_.allocate(size_t(max_draft_ + 1) * max_rows_ * sizeof(int32_t), Memory::Shared);
     open_.reserve(setup.max_sequences), blind_.reserve(setup.max_sequences);
     segments_.reserve(setup.max_sequences);
     for (Draft& draft : drafts_) draft.reserve(max_draft_);
@@ -46,7 +46,7 @@ class Self final : public Proposer {
     guesses_.reserve(setup.max_sequences);
     guess_tree_.resize(setup.max_sequences);
     guess_ids_ = backend_.allocate(guess_tree_.size() * kMostGuessed * sizeof(int32_t), Memory::Shared);
-    auto ids = guess_ids_.view<int32_t>(int64_t(guess_tree_.size()), kMostGuessed);
+    auto ids = guess_ids_.view<int32_t>(std::ssize(guess_tree_), kMostGuessed);
     for (size_t slot = 0; slot < guess_tree_.size(); ++slot) {
       guess_tree_[slot].parents.resize(kMostGuessed);
       guess_tree_[slot].tokens = ids[int64_t(slot)];
@@ -126,8 +126,8 @@ class Self final : public Proposer {
     bool done = false;
 
     void reserve(int most) {
-      parents.reserve(size_t(most) + 1), classes.reserve(most);
-      chance.reserve(size_t(most) + 1), laws.reserve(most + 1);
+      parents.reserve(most + 1), classes.reserve(most);
+      chance.reserve(most + 1), laws.reserve(most + 1);
     }
     void begin(const DraftTask& t, bool staged) {
       task = &t, straight = staged || !t.limits.may_branch;
@@ -184,8 +184,8 @@ class Self final : public Proposer {
     for (Draft* draft : open_)
       if (blind(draft) && int(blind_.size()) < max_rows_) blind_.push_back(draft);
     if (blind_.empty()) return;
-    std::erase_if(open_, [&](Draft* draft) { return std::find(blind_.begin(), blind_.end(), draft) != blind_.end(); });
-    std::stable_sort(blind_.begin(), blind_.end(), [](const Draft* a, const Draft* b) { return a->deepest() > b->deepest(); });
+    std::erase_if(open_, [&](Draft* draft) { return std::ranges::find(blind_, draft) != blind_.end(); });
+    std::ranges::stable_sort(blind_, [](const Draft* a, const Draft* b) { return a->deepest() > b->deepest(); });
     const ModelShape& shape = target_.shape();
     auto levels = levels_.view<int32_t>(max_draft_ + 1, max_rows_);  // [level][draft] tokens that go in
     for (size_t i = 0; i < blind_.size(); ++i) levels(0, i) = blind_[i]->task->sequence->pending();

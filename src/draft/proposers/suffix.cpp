@@ -144,7 +144,7 @@ class Suffix final : public Proposer {
     settle();
     asked_.clear();
     for (const Sequence* sequence : sequences) asked_.push_back(sequence->slot);
-    extend_asked(2 * kSlice, int64_t(asked_.size()));
+    extend_asked(2 * kSlice, std::ssize(asked_));
   }
 
   void propose(std::span<const DraftTask> tasks) override {
@@ -156,7 +156,7 @@ class Suffix final : public Proposer {
     // What is far behind comes in slices, beside the device's work; in a crowd all does.
     const int64_t at_once = tasks.size() <= kCrowd ? kMaxSuffixDepth : 0;
     helpers_->run(
-        int64_t(tasks.size()), [&](int64_t task) { look_up(tasks[task], at_once); }, kLookUps);
+        std::ssize(tasks), [&](int64_t task) { look_up(tasks[task], at_once); }, kLookUps);
     asked_.clear();
     int64_t work = 0;
     for (const DraftTask& task : tasks)
@@ -196,7 +196,7 @@ class Suffix final : public Proposer {
 
   void extend_asked(int64_t most, int64_t threads) {
     helpers_->start(
-        int64_t(asked_.size()), [this, most](int64_t i) { at(asked_[i]).extend(most); }, threads);
+        std::ssize(asked_), [this, most](int64_t i) { at(asked_[i]).extend(most); }, threads);
   }
   // What is done beside the device's work is done with.
   void settle() {

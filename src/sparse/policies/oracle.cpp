@@ -17,7 +17,7 @@ class Oracle final : public CopyingPolicy {
         heads_(setup.heads),
         max_rows_(setup.max_draft + 1),
         scores_(backend_, sets_of(setup)) {
-    const size_t row_heads = size_t(max_rows_) * size_t(heads_);
+    const size_t row_heads = size_t(max_rows_) * heads_;
     out_ = backend_.allocate(row_heads * size_t(geometry_.head_dim) * sizeof(float));
     lse_ = backend_.allocate(row_heads * sizeof(float));
     last_.resize(max_rows_);

@@ -43,7 +43,7 @@ class Quest final : public CopyingPolicy {
     copy_.open(sequence);
     SlotState& state = slots_[sequence.slot];
     const int64_t pages = sequence.max_len / page_ + 1, chunks = (pages + kPageLen - 1) / kPageLen;
-    if (chunks > int64_t(state.chunks.size())) {
+    if (chunks > std::ssize(state.chunks)) {
       state.bounds.reset();
       KvGeometry geometry = geometry_;
       geometry.head_dim *= 2;
@@ -58,7 +58,7 @@ class Quest final : public CopyingPolicy {
   void close(Slot slot) override {
     copy_.close(slot);
     auto& bounded = slots_[slot].bounded;
-    std::fill(bounded.begin(), bounded.end(), 0);
+    std::ranges::fill(bounded, 0);
   }
 
   // Bounds are brought up to date where keys were just written, so that a prompt pays for its own.

@@ -166,7 +166,7 @@ Result<Params> Params::bind(const Arguments& args, std::string_view what, std::i
     return type_error(fmt::format("{} takes at most {} arguments, not {}", what, names.size(), args.positional.size()));
   for (size_t i = 0; i < args.positional.size(); ++i) out.values_[i] = &args.positional[i];
   for (const auto& [name, value] : args.named) {
-    const size_t place = size_t(std::find(out.names_.begin(), out.names_.end(), name) - out.names_.begin());
+    const size_t place = size_t(std::ranges::find(out.names_, name) - out.names_.begin());
     if (place == names.size()) return type_error(fmt::format("{} has no argument '{}'", what, name));
     if (out.values_[place]) return type_error(fmt::format("{} got the argument '{}' twice", what, name));
     out.values_[place] = &value;
@@ -237,7 +237,7 @@ Result<Value> Interpreter::item(const Value& object, const Value& index) {
     }
   } else if (index.is_int() && object.is(Kind::Sequence) && object.sequence->indexable()) {
     int64_t at = index.as_int();
-    const int64_t length = int64_t(object.sequence->items.size());
+    const int64_t length = std::ssize(object.sequence->items);
     if (at < 0) at += length;
     if (at >= 0 && at < length) return object.sequence->items[at];
   }
@@ -251,7 +251,7 @@ Result<Value> Interpreter::item(const Value& object, const Value& index) {
 
 Result<Value> Interpreter::loop_attribute(const Value& value, std::string_view name) {
   const Loop& loop = *value.loop;
-  const int64_t length = int64_t(loop.items.size());
+  const int64_t length = std::ssize(loop.items);
   if (name == "index") return Value::of(loop.index + 1);
   if (name == "index0") return Value::of(loop.index);
   if (name == "revindex") return Value::of(length - loop.index);
@@ -355,9 +355,7 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
       set(*scope, macro.params[i], undefined(fmt::format("parameter '{}' was not provided", macro.param_names[i])));
     }
   }
-  const auto is_param = [&](uint32_t id) {
-    return std::find(macro.params.begin(), macro.params.end(), id) != macro.params.end();
-  };
+  const auto is_param = [&](uint32_t id) { return std::ranges::find(macro.params, id) != macro.params.end(); };
   if (macro.uses_varargs && !is_param(kVarargsName)) {
     HUNCH_TRY(const Value rest, list({args.positional.begin() + given, args.positional.end()}, SequenceKind::Tuple));
     set(*scope, kVarargsName, rest);

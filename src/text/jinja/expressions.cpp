@@ -173,7 +173,7 @@ Result<Value> Interpreter::slice(const Value& object, const Value& lower, const 
   if (!text && !sequence) return type_error(fmt::format("'{}' object cannot be sliced", type_name(object)));
   for (const Value* bound : {&lower, &upper, &step_value})
     if (!bound->is_int() && !bound->is(Kind::None)) return type_error("slice indices must be integers or None");
-  const int64_t length = text ? object.text->length() : int64_t(object.sequence->items.size());
+  const int64_t length = text ? object.text->length() : std::ssize(object.sequence->items);
   const int64_t step = step_value.is(Kind::None) ? 1 : step_value.as_int();
   if (step == 0) return type_error("slice step cannot be zero");
   // As CPython's PySlice_AdjustIndices.
@@ -291,7 +291,7 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
       if (!source.empty() && times > int64_t(budget_.output_bytes / source.size()))
         return type_error("the template builds too long a list");
       for (int64_t i = 0; i < times && !source.empty(); ++i) {
-        HUNCH_OK(spend(int64_t(source.size())));
+        HUNCH_OK(spend(std::ssize(source)));
         items.insert(items.end(), source.begin(), source.end());
       }
       return list(items, many.sequence->kind);
@@ -352,8 +352,8 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
       return container.bytes().find(item.bytes()) != std::string_view::npos;
     case Kind::Sequence: {
       HUNCH_TRY(const auto items, iterate(container));
-      HUNCH_OK(spend(int64_t(items.size())));
-      return std::any_of(items.begin(), items.end(), [&](const Value& one) { return equal(one, item); });
+      HUNCH_OK(spend(std::ssize(items)));
+      return std::ranges::any_of(items, [&](const Value& one) { return equal(one, item); });
     }
     case Kind::Dict: {
       HUNCH_TRY(const size_t hash, hash_of(item));

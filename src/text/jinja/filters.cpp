@@ -39,7 +39,7 @@ std::optional<double> parse_real(std::string_view text) {
   const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
   if (read.ptr != rest.data() + rest.size() || read.ec == std::errc::invalid_argument) return std::nullopt;
   if (read.ec == std::errc::result_out_of_range)
-    value = rest.find("e-") != std::string_view::npos || rest.find("E-") != std::string_view::npos ? 0.0 : HUGE_VAL;
+    value = rest.find("e-") != rest.npos || rest.find("E-") != rest.npos ? 0.0 : HUGE_VAL;
   return number->negative ? -value : value;
 }
 
@@ -184,7 +184,7 @@ Result<Value> indent(In in, const Value& value, Args args) {
   } else {
     HUNCH_TRY(const int64_t width, params.integer(0, 4));
     if (width > int64_t(in.text_limit())) return type_error("the filter 'indent' is too wide");
-    spaces.assign(size_t(std::max<int64_t>(0, width)), ' ');
+    spaces.assign(std::max<int64_t>(0, width), ' ');
     indention.bytes = spaces;
   }
   TextBuilder with_newline(in.text_limit());
@@ -252,7 +252,7 @@ Result<Value> tojson(In in, const Value& value, Args args) {
     } else {
       HUNCH_TRY(const int64_t width, params.integer(1, 0));
       if (width > int64_t(in.text_limit())) return type_error("the indent of 'tojson' is too wide");
-      style.indent.assign(size_t(std::max<int64_t>(0, width)), ' ');
+      style.indent.assign(std::max<int64_t>(0, width), ' ');
     }
   }
   if (params[2] && !params[2]->is(Kind::None)) {

@@ -56,9 +56,9 @@ class Getter {
 
 // Items with what they are ordered by; stable, as Python sorts. `reverse` keeps equal ones in order too.
 Status sort_by_key(In in, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
-  HUNCH_OK(in.spend(int64_t(keyed.size()) * 8));
+  HUNCH_OK(in.spend(std::ssize(keyed) * 8));
   Status failed;
-  std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
+  std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
     if (!failed.ok()) return false;
     const auto before = reverse ? less(b.first, a.first) : less(a.first, b.first);
     if (!before.ok()) failed = before.error();
@@ -79,10 +79,10 @@ Result<Value> length(In, const Value& value, Args args) {
   switch (value.kind) {
     case Kind::Undefined: return Value::of(int64_t(0));
     case Kind::String: return Value::of(value.text->length());
-    case Kind::Dict: return Value::of(int64_t(value.dict->entries.size()));
-    case Kind::Loop: return Value::of(int64_t(value.loop->items.size()));
+    case Kind::Dict: return Value::of(std::ssize(value.dict->entries));
+    case Kind::Loop: return Value::of(std::ssize(value.loop->items));
     case Kind::Sequence:
-      if (value.sequence->kind != SequenceKind::Generator) return Value::of(int64_t(value.sequence->items.size()));
+      if (value.sequence->kind != SequenceKind::Generator) return Value::of(std::ssize(value.sequence->items));
       [[fallthrough]];
     default: return type_error(fmt::format("object of type '{}' has no len()", type_name(value)));
   }

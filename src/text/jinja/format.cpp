@@ -78,7 +78,7 @@ Result<int64_t> whole_number(const Value& value, char type) {
 
 Status append_integer(int64_t value, const Spec& spec, char type, TextBuilder& out) {
   std::string digits = integer_text(value < 0 ? 0 - uint64_t(value) : uint64_t(value), spec, type);
-  if (spec.precision > int64_t(digits.size())) digits.insert(0, size_t(std::min(spec.precision, kMaxWidth)) - digits.size(), '0');
+  if (spec.precision > std::ssize(digits)) digits.insert(0, size_t(std::min(spec.precision, kMaxWidth)) - digits.size(), '0');
   append_number(value < 0, std::move(digits), spec, out);
   return {};
 }
@@ -234,7 +234,7 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
     if (end == std::string_view::npos || bytes[end] == '{')
       return type_error("nested or unclosed '{' in a format string is not supported");
     std::string_view field = bytes.substr(brace + 1, end - brace - 1);
-    if (field.find(':') != std::string_view::npos)
+    if (field.find(':') != field.npos)
       return type_error(fmt::format("the layout in the format field {} is not supported; use % or a filter", excerpt(field)));
     char conversion = 0;
     if (const size_t mark = field.find('!'); mark != std::string_view::npos) {

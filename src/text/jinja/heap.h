@@ -37,7 +37,7 @@ class Heap {
     if (bytes.empty()) return {};
     used_ += bytes.size();
     char* out = static_cast<char*>(memory_.allocate(bytes.size(), 1));
-    std::copy(bytes.begin(), bytes.end(), out);
+    std::ranges::copy(bytes, out);
     return {out, bytes.size()};
   }
   std::pmr::memory_resource* resource() { return &memory_; }

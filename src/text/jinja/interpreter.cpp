@@ -52,7 +52,7 @@ Result<Value> Interpreter::finish(const TextBuilder& text) {
 }
 
 Result<Value> Interpreter::list(const std::vector<Value>& items, SequenceKind kind) {
-  HUNCH_OK(spend(int64_t(items.size())));
+  HUNCH_OK(spend(std::ssize(items)));
   return make_sequence(heap_, items, kind);
 }
 
@@ -244,7 +244,7 @@ Result<std::span<const Value>> Interpreter::iterate(const Value& value) {
     case Kind::Dict: {
       std::vector<Value> keys;
       for (const Dict::Entry& entry : value.dict->entries) keys.push_back(entry.first);
-      HUNCH_OK(spend(int64_t(keys.size())));
+      HUNCH_OK(spend(std::ssize(keys)));
       return std::span<const Value>(heap_.copy(keys));
     }
     case Kind::String: {

@@ -70,7 +70,7 @@ Status append_dict(const Dict& dict, const JsonStyle& style, int depth, TextBuil
   std::vector<Dict::Entry> entries(dict.entries.begin(), dict.entries.end());
   if (style.sort_keys) {
     Status failed;
-    std::stable_sort(entries.begin(), entries.end(), [&](const Dict::Entry& a, const Dict::Entry& b) {
+    std::ranges::stable_sort(entries, [&](const Dict::Entry& a, const Dict::Entry& b) {
       const auto before = less(a.first, b.first);
       if (!before.ok()) failed = before.error();
       return before.ok() && before.value();

@@ -310,7 +310,7 @@ class Lexer {
     const char c = (*found)[0];
     if (c == '(' || c == '[' || c == '{') {
       open.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
-      if (open.size() > size_t(kMaxDepth)) return error(fmt::format("template nested deeper than {}", kMaxDepth));
+      if (open.size() > kMaxDepth) return error(fmt::format("template nested deeper than {}", kMaxDepth));
     } else if (c == ')' || c == ']' || c == '}') {
       if (open.empty()) return error(fmt::format("unexpected '{}'", c));
       if (open.back() != c) return error(fmt::format("unexpected '{}', expected '{}'", c, open.back()));

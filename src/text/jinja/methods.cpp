@@ -151,7 +151,7 @@ Result<Value> split(In in, const Value& self, Args args) {
       end = at;
     }
     parts.push_back({0, end});
-    std::reverse(parts.begin(), parts.end());
+    std::ranges::reverse(parts);
   } else if (kFromLeft) {
     for (size_t at = skip_space(text, 0); at < text.size();) {
       size_t end = at;
@@ -178,7 +178,7 @@ Result<Value> split(In in, const Value& self, Args args) {
       parts.push_back({begin, end});
       end = space_at_end(text.substr(0, begin));
     }
-    std::reverse(parts.begin(), parts.end());
+    std::ranges::reverse(parts);
   }
   std::vector<Value> out;
   out.reserve(parts.size());
@@ -286,7 +286,7 @@ Result<Value> sequence_count(In in, const Value& self, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "count", {"value"}));
   if (!params[0]) return type_error("count needs an argument");
   HUNCH_TRY(const auto items, in.iterate(self));
-  return Value::of(int64_t(std::count_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, *params[0]); })));
+  return Value::of(int64_t(std::ranges::count_if(items, [&](const Value& v) { return equal(v, *params[0]); })));
 }
 
 Result<Value> sequence_index(In in, const Value& self, Args args) {

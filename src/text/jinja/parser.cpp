@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "text/excerpt.h"
 
 namespace hunch::jinja {
@@ -87,7 +85,7 @@ Result<Block> Parser::body(std::span<const std::string_view> ends) {
       out.push_back(make({.kind = StmtKind::Output, .line = line, .expr = expr}));
     } else {
       next();  // a BlockBegin
-      if (current().kind == TokenKind::Name && std::find(ends.begin(), ends.end(), current().text) != ends.end())
+      if (current().kind == TokenKind::Name && std::ranges::find(ends, current().text) != ends.end())
         return Block(heap_.copy(out));
       HUNCH_TRY(const Stmt* stmt, statement());
       out.push_back(stmt);

@@ -129,7 +129,7 @@ Result<const Expr*> Parser::arithmetic(
   HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<Operand> chain;
   while (current().kind == TokenKind::Operator) {
-    const auto op = std::find_if(ops.begin(), ops.end(), [&](const auto& known) { return is_op(known.first); });
+    const auto op = std::ranges::find_if(ops, [&](const auto& known) { return is_op(known.first); });
     if (op == ops.end()) break;
     next();
     HUNCH_TRY(const Expr* right, (this->*below)());

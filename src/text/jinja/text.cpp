@@ -11,7 +11,7 @@ bool begins_character(char byte) { return (uint8_t(byte) & 0xC0) != 0x80; }
 }
 
 int64_t Text::length() const {
-  if (characters < 0) characters = std::count_if(bytes.begin(), bytes.end(), begins_character);
+  if (characters < 0) characters = std::ranges::count_if(bytes, begins_character);
   return characters;
 }
 
@@ -46,7 +46,7 @@ void TextBuilder::append(std::string_view bytes, bool trusted) {
 
 void TextBuilder::append(const Text& text, size_t begin, size_t end) {
   if (text.runs.empty()) return append(text.bytes.substr(begin, end - begin), text.trusted);
-  auto run = std::partition_point(text.runs.begin(), text.runs.end(), [&](const Run& r) { return r.end <= begin; });
+  auto run = std::ranges::partition_point(text.runs, [&](const Run& r) { return r.end <= begin; });
   for (; begin < end && run != text.runs.end(); ++run) {
     const size_t stop = std::min(end, run->end);
     append(text.bytes.substr(begin, stop - begin), run->trusted);

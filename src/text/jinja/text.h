@@ -27,7 +27,7 @@ struct Text {
   mutable int64_t characters = -1;  // code points; -1: not counted yet
 
   int64_t length() const;
-  bool is_ascii() const { return length() == int64_t(bytes.size()); }
+  bool is_ascii() const { return length() == std::ssize(bytes); }
   // The byte where character `index` (0..length()) begins.
   size_t byte_of(int64_t index) const;
 };

@@ -43,7 +43,7 @@ bool printable(uint32_t code) {
 
 // Double quotes only where that saves escapes, as Python does.
 std::string repr_of(std::string_view bytes) {
-  const bool single = bytes.find('\'') != std::string_view::npos && bytes.find('"') == std::string_view::npos;
+  const bool single = bytes.find('\'') != bytes.npos && bytes.find('"') == bytes.npos;
   const char quote = single ? '"' : '\'';
   std::string out(1, quote);
   for (size_t at = 0; at < bytes.size();) {
