@@ -2,8 +2,6 @@
 #include "hunch/hunch_c.h"
 
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include "base/test_results.h"
 #include "engine/test_engines.h"

@@ -77,7 +77,7 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
     choices = std::vector<Choice>(num_choices());
     ended.resize(num_choices());
   }
-  return std::nullopt;
+  return {};
 }
 
 std::optional<ApiError> Call::State::settle_lengths() {
@@ -89,7 +89,7 @@ std::optional<ApiError> Call::State::settle_lengths() {
                        most < 0 ? room : std::min(room, most))),
         {.param = "min_tokens"});
   }
-  return std::nullopt;
+  return {};
 }
 
 int64_t Call::State::prompt_tokens() const {

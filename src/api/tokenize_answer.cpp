@@ -49,7 +49,7 @@ std::optional<ApiError> read(std::string_view body, const ServedModels& models, 
   EngineParts& parts = out.model->engine->parts();
   if (!parts.tokenizer) return refused(usage_error("this model has no tokenizer"), "model");
   out.tokenizer = &*parts.tokenizer;
-  return std::nullopt;
+  return {};
 }
 
 // A switch that may be absent.

@@ -41,7 +41,7 @@ inline constexpr int kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3
 constexpr std::optional<DType> dtype_named(std::string_view name) {
   for (int i = 0; i < kNumDTypes; ++i)
     if (dtype_info(DType(i)).name == name) return DType(i);
-  return std::nullopt;
+  return {};
 }
 
 // Of an FP8 KV cache, for each layer: value = scale code. Powers of two (backend/ops/kv.h).

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "checkpoint/tiny_model.h"
 

@@ -24,7 +24,7 @@ std::optional<DType> dtype_of(std::string_view name) {
   if (name == "F16") return DType::F16;
   if (name == "F32") return DType::F32;
   if (name == "F8_E4M3") return DType::F8_E4M3;
-  return std::nullopt;
+  return {};
 }
 
 std::optional<IntegerType> integer_type_of(std::string_view name) {
@@ -33,7 +33,7 @@ std::optional<IntegerType> integer_type_of(std::string_view name) {
   if (name == "I8") return IntegerType::I8;
   if (name == "U8") return IntegerType::U8;
   if (name == "BOOL") return IntegerType::Bool;
-  return std::nullopt;
+  return {};
 }
 
 // One header entry: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}. `data_start`, `data_bytes`: the data section.

@@ -25,7 +25,7 @@ struct Both {
     const auto& a = plain.tokens;
     const auto& b = guessed.tokens;
     const size_t at = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-    if (at == a.size() && at == b.size()) return std::nullopt;
+    if (at == a.size() && at == b.size()) return {};
     return at;
   }
 };

@@ -110,7 +110,7 @@ void BatchInput::read_all() {
 
 std::optional<BatchInput::Line> BatchInput::next() {
   const std::lock_guard lock(mutex_);
-  if (lines_.empty()) return std::nullopt;
+  if (lines_.empty()) return {};
   Line line = std::move(lines_.front());
   lines_.pop_front();
   held_bytes_ -= line.text.size();

@@ -69,7 +69,7 @@ std::string_view build_commit() {
 std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
   if (const Status status = set.parse(arguments); !status.ok()) return status.error();
   if (set.help_wanted()) return print_and_exit_code(set.help());
-  return std::nullopt;
+  return {};
 }
 
 std::string_view program_version() { return kVersion; }

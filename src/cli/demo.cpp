@@ -97,7 +97,7 @@ class Demo {
         request, [this](const TokenEvent&) { return progress_.clear(), true; }, interrupts_.flag());
     progress_.clear();
     if (!generation.ok()) return fail(generation.error()), std::nullopt;
-    if (interrupts_.stopped()) return std::nullopt;
+    if (interrupts_.stopped()) return {};
     std::string text = detokenize(engine_.tokenizer(), generation->tokens);
     return Outcome{std::move(*generation), std::move(text)};
   }

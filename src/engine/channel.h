@@ -61,7 +61,7 @@ class Channel {
     changed_.wait_until(lock, deadline, [&] { return !events_.empty() || ended_; });
     if (events_.empty()) {
       told_ = false;
-      return std::nullopt;
+      return {};
     }
     drained = events_.size() == kCapacity;
     TokenEvent event = std::move(events_.front());

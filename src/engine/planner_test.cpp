@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <vector>
 
 #include "engine/mask_costs.h"
 #include "engine/planner_testing.h"

@@ -128,7 +128,7 @@ std::optional<int32_t> PrefixCache::surrender() {
     remove(&node);
     return page;
   }
-  return std::nullopt;
+  return {};
 }
 
 void PrefixCache::clear() {

@@ -38,7 +38,7 @@ std::optional<ApiError> Access::check(const HttpRequest& request, bool open_rout
   const std::string* origin = request.header("origin");
   if (origin && !origin_allowed(*origin, request))
     return api_error(403, "this page's origin may not use the server; --cors-origins names those that may", "origin_not_allowed");
-  if (open_route || !keys_.any()) return std::nullopt;
+  if (open_route || !keys_.any()) return {};
   std::string_view key;
   if (const std::string* authorization = request.header("authorization")) {
     key = *authorization;
@@ -46,7 +46,7 @@ std::optional<ApiError> Access::check(const HttpRequest& request, bool open_rout
   } else if (const std::string* plain = request.header("x-api-key")) {
     key = *plain;
   }
-  if (keys_.accepts(key)) return std::nullopt;
+  if (keys_.accepts(key)) return {};
   return api_error(401, "a valid API key is needed: Authorization: Bearer KEY", "invalid_api_key");
 }
 

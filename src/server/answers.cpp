@@ -69,7 +69,7 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
       match.route != Route::OpenApi;
   if (needs_models && state_ == State::Loading)
     return refuse("loading", api_error(503, "the models are being loaded", "loading", 1));
-  if (!has_body(match.route)) return std::nullopt;
+  if (!has_body(match.route)) return {};
   const std::string* type = request.header("content-type");
   if (type && (type->starts_with("multipart/") || type->starts_with("image/") || type->starts_with("audio/")))
     return refuse("content_type", api_error(415, "the body must be JSON: Content-Type: application/json"));
@@ -79,7 +79,7 @@ std::optional<HttpReply> Server::refusal(const HttpRequest& request, const Route
     return refuse("server_shutdown", api_error(503, "the server is being shut down", "server_shutdown", 1));
   if (overloaded())
     return refuse("queue_full", api_error(429, "too many requests are waiting: try again later", "queue_full", 1));
-  return std::nullopt;
+  return {};
 }
 
 bool Server::overloaded() const {

@@ -45,23 +45,23 @@ int hex(char c) {
 // segments, control characters.
 std::optional<std::string> plain_path(std::string_view target) {
   const std::string_view path = target.substr(0, target.find_first_of("?#"));
-  if (path.empty() || path[0] != '/') return std::nullopt;
+  if (path.empty() || path[0] != '/') return {};
   std::string out;
   for (size_t i = 0; i < path.size(); ++i) {
     char c = path[i];
     if (c == '%') {
-      if (i + 2 >= path.size() || hex(path[i + 1]) < 0 || hex(path[i + 2]) < 0) return std::nullopt;
+      if (i + 2 >= path.size() || hex(path[i + 1]) < 0 || hex(path[i + 2]) < 0) return {};
       c = char(hex(path[i + 1]) * 16 + hex(path[i + 2]));
-      if (c == '/' || c == '.' || c == '%' || c == '\\') return std::nullopt;
+      if (c == '/' || c == '.' || c == '%' || c == '\\') return {};
       i += 2;
     }
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return std::nullopt;
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return {};
     out += c;
   }
   for (size_t at = 0; at < out.size();) {
     const size_t next = std::min(out.find('/', at + 1), out.size());
     const std::string_view segment = std::string_view(out).substr(at + 1, next - at - 1);
-    if ((segment.empty() && next != out.size()) || segment == "." || segment == "..") return std::nullopt;
+    if ((segment.empty() && next != out.size()) || segment == "." || segment == "..") return {};
     at = next;
   }
   return out;

@@ -103,10 +103,10 @@ int32_t* Bpe::free_slot(std::string_view wanted) {
 }
 
 std::optional<int32_t> Bpe::find(std::string_view wanted) const {
-  if (slots_.empty()) return std::nullopt;
+  if (slots_.empty()) return {};
   const size_t mask = slots_.size() - 1;
   for (size_t at = hash_of(wanted) & mask;; at = (at + 1) & mask) {
-    if (slots_[at] < 0) return std::nullopt;
+    if (slots_[at] < 0) return {};
     if (bytes(slots_[at]) == wanted) return slots_[at];
   }
 }

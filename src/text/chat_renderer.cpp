@@ -59,7 +59,7 @@ Status check_template_kwargs(const Json& kwargs) {
 std::optional<std::string_view> named_chat_template(std::string_view name) {
   for (const auto& [known, source] : kNamed)
     if (known == name) return source;
-  return std::nullopt;
+  return {};
 }
 
 std::string known_chat_templates() {

@@ -68,7 +68,7 @@ std::string pcre2_message(int code) {
 std::optional<PreFamily> pre_family_of_pattern(std::string_view pattern) {
   for (const Pattern& p : kPatterns)
     if (p.published == pattern) return p.family;
-  return std::nullopt;
+  return {};
 }
 
 const GgufPre* find_gguf_pre(std::string_view pre) {

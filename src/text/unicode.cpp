@@ -78,7 +78,7 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
     if (step.kind != Utf8Step::Kind::Character) return at;
     at += step.length;
   }
-  return std::nullopt;
+  return {};
 }
 
 Utf8Step utf8_step(std::string_view bytes) {

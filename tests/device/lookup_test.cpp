@@ -46,5 +46,24 @@ TEST_F(DeviceLookUp, FindsInACrowdARoundLaterWhatItFindsAlone) {
   for (size_t i = 0; i < kCrowd; ++i) EXPECT_EQ(trees[i].tokens(), draft(*alone, sequences[i], 8)) << i;
 }
 
+TEST_F(DeviceLookUp, LearnsWhatACrowdSaidARoundLater) {
+  auto alone = suffix(nullptr, 6), crowd = suffix(late.get(), 6);
+  const Tokens said = random_stream(30, 1000, dice);
+  for (Proposer* proposer : {alone.get(), crowd.get()}) {
+    std::vector<Sequence> sequences;
+    for (int slot = 0; slot < 6; ++slot) sequences.push_back(sequence_of({1}, slot, 100)), proposer->open(sequences[slot]);
+    for (Sequence& sequence : sequences) {
+      sequence.tokens.insert(sequence.tokens.end(), said.begin(), said.end());
+      proposer->observe(sequence, {}), proposer->close(sequence.slot);
+    }
+  }
+  const Sequence next = sequence_of(Tokens(said.begin(), said.begin() + 10));
+  alone->open(next), crowd->open(next);
+  const Tokens wanted = draft(*alone, next, 8);
+  EXPECT_GE(wanted.size(), 4u);
+  EXPECT_NE(draft(*crowd, next, 8), wanted);
+  EXPECT_EQ(draft(*crowd, next, 8), wanted);
+}
+
 }
 }

@@ -1,6 +1,5 @@
 // Copies between views: rows side by side in wider rows, columns of a part in those of the whole. The same on every backend.
 #include <numeric>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <random>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

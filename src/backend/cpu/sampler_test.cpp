@@ -4,8 +4,6 @@
 #include <cstring>
 #include <numeric>
 #include <random>
-#include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

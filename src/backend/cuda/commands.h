@@ -89,8 +89,8 @@ class Commands {
   // first such kernel after a wait is started before the next op, and a layer or so behind it, time for all that is left.
   void launched_long() { ++long_; }
 
-  // Nothing runs, and much is going to be listed: what a layer or so comes to is started before more is listed, then as many
-  // layers as the host lists while that runs, and so on: of many sequences fewer. Until the next wait.
+  // Nothing runs, and much is going to be listed: a layer or so is started before the rest, then as many as the host lists
+  // meanwhile (of many sequences fewer), and so on until the next wait.
   void hurry(int64_t sequences) { hurries_ = kOfLayer, growth_ = size_t(std::clamp<int64_t>(512 / sequences, 3, 8)); }
 
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.

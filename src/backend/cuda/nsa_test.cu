@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "backend/cuda/nsa_fixture.h"
 #include "backend/ops/nsa.h"

@@ -6,7 +6,6 @@
 
 #include <cooperative_groups.h>
 
-#include <cfloat>
 #include <cstdint>
 
 #include "backend/cuda/ptx.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 #include "tensor/test_view.h"

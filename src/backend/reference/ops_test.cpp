@@ -1,7 +1,6 @@
 // The definitions of the ops against cases worked out by hand.
 
 #include <cmath>
-#include <vector>
 
 #include <gtest/gtest.h>
 

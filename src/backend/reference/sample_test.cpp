@@ -4,7 +4,6 @@
 #include <cmath>
 #include <random>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 

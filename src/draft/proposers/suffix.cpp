@@ -60,7 +60,11 @@ class OwnTokens {
     return guess_by_suffix(tree_, context.last(std::min(context.size(), size_t(depth_ - 1))), context, search);
   }
   // The output since open.
-  int64_t said_from() const { return said_from_; }
+  std::vector<int32_t> said() const {
+    std::vector<int32_t> out;
+    for (int64_t at = said_from_; at < int64_t(tree_.end()); ++at) out.push_back(tree_.token_at(uint32_t(at)));
+    return out;
+  }
   // Requests with a salt keep to themselves: guesses and their timing would tell others what they said.
   bool shares() const { return salt_.empty(); }
   const SuffixTree& tree() const { return tree_; }
@@ -81,14 +85,14 @@ class Outputs {
         max_requests_(max_requests),
         max_tokens_(int64_t(std::bit_floor(uint64_t(max_bytes / SuffixTree::kBytesPerToken)))) {}
 
-  void add(const SuffixTree& from, int64_t first) {
-    const int64_t len = std::min(int64_t(from.end()) - first, max_tokens_);
-    if (len <= 0 || max_requests_ == 0) return;
+  void add(std::span<const int32_t> said) {
+    const int64_t len = std::min(std::ssize(said), max_tokens_);
+    if (len == 0 || max_requests_ == 0) return;
     while (outputs_.size() >= max_requests_ || tokens_ + len > max_tokens_) drop_oldest();
     if (tokens_ + len > tree_.capacity())
       tree_.reserve(std::min(std::max<int64_t>(2 * tree_.capacity(), tokens_ + len), max_tokens_));
     const Output output{tree_.end(), int32_t(len)};
-    for (int64_t i = 0; i < len; ++i) tree_.append(from.token_at(uint32_t(int64_t(from.end()) - len + i)));
+    for (const int32_t token : said.last(len)) tree_.append(token);
     for (int32_t i = 0; i < output.len; ++i) tree_.insert(output.at + uint32_t(i), std::min(depth_, output.len - i));
     outputs_.push_back(output);
     tokens_ += len;
@@ -126,6 +130,7 @@ class Suffix final : public Proposer {
 
   void open(const Sequence& sequence) override {
     settle();
+    ++seated_;
     OwnTokens& own = at(sequence.slot);
     int64_t most = 0;
     auto alike = kept_.end();
@@ -176,7 +181,10 @@ class Suffix final : public Proposer {
   void close(Slot slot) override {
     settle();
     OwnTokens& own = at(slot);
-    if (own.shares()) outputs_.add(own.tree(), own.said_from());
+    if (own.shares()) ended_.push_back(own.said());
+    // In a crowd beside the device's work.
+    if (--seated_ < int64_t(kCrowd) && ended_.size() < 2) share_ended(INT64_MAX);
+    if (!helpers_ || ended_.size() > kMostEnded) share_ended(1);
     if (own.complete() >= kWorthKeeping) kept_.push_back(std::move(own));
     own = {};
     const size_t most = std::min(slots_.size(), size_t(options_.suffix_cached_requests));
@@ -192,11 +200,16 @@ class Suffix final : public Proposer {
   static constexpr int64_t kSlice = 1024;  // about half a millisecond of one core
   static constexpr int64_t kMostWork = 2 * kMostThreads * kSlice;
   static constexpr int64_t kWorthKeeping = 512;
-  static constexpr size_t kCrowd = 4;
+  static constexpr size_t kCrowd = 4, kMostEnded = 1024;
 
   void extend_asked(int64_t most, int64_t threads) {
+    const int64_t asked = std::ssize(asked_);
     helpers_->start(
-        std::ssize(asked_), [this, most](int64_t i) { at(asked_[i]).extend(most); }, threads);
+        asked + !ended_.empty(), [this, most, asked](int64_t i) { i < asked ? at(asked_[i]).extend(most) : share_ended(kSlice); },
+        threads);
+  }
+  void share_ended(int64_t tokens) {
+    for (; tokens > 0 && !ended_.empty(); ended_.pop_front()) outputs_.add(ended_.front()), tokens -= std::ssize(ended_.front());
   }
   // What is done beside the device's work is done with.
   void settle() {
@@ -243,6 +256,8 @@ class Suffix final : public Proposer {
   std::vector<OwnTokens> slots_;
   std::deque<OwnTokens> kept_;  // of requests that are over
   Outputs outputs_;
+  std::deque<std::vector<int32_t>> ended_;  // outputs that are not in the tree yet
+  int64_t seated_ = 0;
   std::vector<Slot> asked_;
   std::optional<Workers> helpers_;  // last: its threads end before what they work on
 };

@@ -154,7 +154,7 @@ Function find_global(std::string_view name) {
 
 std::optional<Value> Interpreter::global(std::string_view name) {
   const Function function = find_global(name);
-  if (!function) return std::nullopt;
+  if (!function) return {};
   return Value::of(static_cast<const Callable*>(heap_.make<Callable>(Callable{.name = name, .function = function})));
 }
 

@@ -23,7 +23,7 @@ std::optional<Digits> digits_of(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '_') out += text[i];
     else if (i == 0 || i + 1 == text.size() || !std::isalnum(uint8_t(text[i - 1])) || !std::isalnum(uint8_t(text[i + 1])))
-      return std::nullopt;
+      return {};
   }
   const bool negative = out.starts_with('-');
   if (negative || out.starts_with('+')) out.erase(0, 1);
@@ -32,12 +32,12 @@ std::optional<Digits> digits_of(std::string_view text) {
 
 std::optional<double> parse_real(std::string_view text) {
   const auto number = digits_of(text);
-  if (!number) return std::nullopt;
+  if (!number) return {};
   std::string_view rest = number->digits;
-  if (rest.empty() || rest[0] == '-' || rest[0] == '+' || rest.starts_with("nan(")) return std::nullopt;
+  if (rest.empty() || rest[0] == '-' || rest[0] == '+' || rest.starts_with("nan(")) return {};
   double value = 0;
   const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  if (read.ptr != rest.data() + rest.size() || read.ec == std::errc::invalid_argument) return std::nullopt;
+  if (read.ptr != rest.data() + rest.size() || read.ec == std::errc::invalid_argument) return {};
   if (read.ec == std::errc::result_out_of_range)
     value = rest.find("e-") != rest.npos || rest.find("E-") != rest.npos ? 0.0 : HUGE_VAL;
   return number->negative ? -value : value;
@@ -45,7 +45,7 @@ std::optional<double> parse_real(std::string_view text) {
 
 std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
   const auto number = digits_of(text);
-  if (!number) return std::nullopt;
+  if (!number) return {};
   std::string_view rest = number->digits;
   if (rest.size() > 2 && rest[0] == '0') {
     const char letter = char(rest[1] | 0x20);
@@ -53,17 +53,17 @@ std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
     if (meant && (base == meant || base == 0)) rest.remove_prefix(2), base = meant;
   }
   if (base == 0) base = 10;
-  if (rest.empty() || rest[0] == '-' || base < 2 || base > 36) return std::nullopt;
+  if (rest.empty() || rest[0] == '-' || base < 2 || base > 36) return {};
   int64_t value = 0;
   const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), value, int(base));
-  if (read.ec != std::errc() || read.ptr != rest.data() + rest.size()) return std::nullopt;
+  if (read.ec != std::errc() || read.ptr != rest.data() + rest.size()) return {};
   return number->negative ? -value : value;
 }
 
 Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
 
 std::optional<Value> truncated(double value) {
-  if (!std::isfinite(value) || std::fabs(value) >= 9.2e18) return std::nullopt;
+  if (!std::isfinite(value) || std::fabs(value) >= 9.2e18) return {};
   return Value::of(int64_t(value));
 }
 
