@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <thread>
 
 #include "api/answer_json.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -22,7 +22,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 constexpr int64_t kMostTokens = 1 << 24;
 constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
 

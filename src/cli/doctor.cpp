@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "backend/isas.h"
+#include "base/clock.h"
 #include "base/machine.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/model_info.h"
@@ -25,8 +25,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
 // Bytes a second that `threads` read together: the best of several sweeps over a buffer that no cache holds. The sum goes into
 // the checksum of the outcome, so that no compiler leaves the reading out.
 double read_bandwidth(int threads, int64_t bytes) {

@@ -1,8 +1,7 @@
 // Engine: the public face of parts and service.
 #include <fmt/format.h>
 
-#include <chrono>
-
+#include "base/clock.h"
 #include "checkpoint/config.h"
 #include "engine/parts.h"
 #include "engine/service.h"
@@ -10,8 +9,6 @@
 
 namespace hunch {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 class ServiceStream final : public TokenStream {
  public:

@@ -39,7 +39,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  insists_.resize(slots), steady_of_.reserve(slots), reach_.resize(kSteps);
+  insists_.resize(slots), steady_of_.reserve(slots), longest_.reserve(slots), reach_.resize(kSteps);
   for (auto& curve : verify_curves_) curve.resize(most + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
@@ -475,13 +475,17 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
 // Drafts give way before anybody's own row does: who has the most guesses loses its last level until all fit.
 void Planner::fit(std::span<Decision> decisions, int max_rows) {
   int rows = 0;
-  for (const Decision& d : decisions) rows += 1 + nodes_of(d);
-  while (rows > max_rows) {
-    auto longest =
-        std::ranges::max_element(decisions, [this](const Decision& a, const Decision& b) { return nodes_of(a) < nodes_of(b); });
-    if (longest->gamma == 0) return;
-    rows -= width_of(longest->arm);
-    if (--longest->gamma == 0) longest->arm = kPlain, longest->probe = false;
+  longest_.clear();
+  for (int i = 0; i < std::ssize(decisions); ++i)
+    rows += 1 + nodes_of(decisions[i]), longest_.push_back({nodes_of(decisions[i]), -i});
+  for (std::ranges::make_heap(longest_); rows > max_rows; std::ranges::push_heap(longest_)) {
+    std::ranges::pop_heap(longest_);
+    auto& [nodes, place] = longest_.back();
+    Decision& d = decisions[-place];
+    if (d.gamma == 0) return;
+    rows -= width_of(d.arm);
+    if (--d.gamma == 0) d.arm = kPlain, d.probe = false;
+    nodes = nodes_of(d);
   }
 }
 

@@ -179,7 +179,8 @@ class Planner {
   int priced_ = 0;     // steps ago
   uint32_t near_ = 0;  // arms with passes that might be worth while
   std::vector<double> reach_;
-  std::vector<uint8_t> insists_;  // [view] with something to guess
+  std::vector<uint8_t> insists_;              // [view] with something to guess
+  std::vector<std::pair<int, int>> longest_;  // fit()'s heap: nodes, -view
 };
 
 }

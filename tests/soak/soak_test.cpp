@@ -5,12 +5,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
 #include "checkpoint/drafter_method.h"
 #include "engine/test_engines.h"
 
@@ -19,7 +19,6 @@ namespace {
 
 using namespace test;
 
-using Clock = std::chrono::steady_clock;
 constexpr int kClients = 6;
 
 double environment(const char* name, double otherwise) {
