@@ -3,7 +3,7 @@
 // counts, the longer the draft. The better scored of both trees wins.
 //
 // A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
-// counted from the tokens themselves when asked for. Outputs enter the shared tree when their request closes and leave it oldest
+// counted from the tokens themselves when asked for. Outputs enter the shared tree once their request closes and leave it oldest
 // first, by number and by bytes. A long request leaves its own tree behind for one that begins alike: the next turn of a
 // conversation, another question about a document.
 #include <fmt/format.h>
