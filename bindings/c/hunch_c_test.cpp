@@ -57,7 +57,7 @@ class CInterface : public testing::Test {
     EXPECT_EQ(stream, nullptr);
   }
 
-  std::vector<int32_t> prompt_ = random_prompt(50, 256, 3);
+  Ints prompt_ = random_prompt(50, 256, 3);
   hunch_engine* engine_ = nullptr;
   hunch_request request_;
   hunch_error error_;
@@ -70,7 +70,7 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
   const auto plain = plain_stream(*engine, same);
 
   hunch_stream* stream = submit();
-  std::vector<int32_t> taken;
+  Ints taken;
   auto token = sized<hunch_token>();
   hunch_status status;
   while ((status = hunch_stream_next(stream, taken.size() % 2 ? -1 : 1000, &token, &error_)) == HUNCH_STATUS_OK) {
@@ -83,7 +83,7 @@ TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
   auto result = sized<hunch_result>();
   for (int again = 0; again < 2; ++again) {
     ASSERT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK) << error_.message;
-    EXPECT_EQ(std::vector<int32_t>(result.tokens, result.tokens + result.num_tokens), plain);
+    EXPECT_EQ(Ints(result.tokens, result.tokens + result.num_tokens), plain);
     EXPECT_EQ(result.finish, HUNCH_FINISH_LENGTH);
     EXPECT_EQ(result.seed, 5u);
     EXPECT_EQ(result.prompt_tokens, 50);
@@ -223,7 +223,7 @@ TEST_F(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
   const std::string text = "The captain looked at the sea.";
   size_t count = 0, length = 0;
   EXPECT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, nullptr, 0, &count, &error), HUNCH_STATUS_TOO_SMALL);
-  std::vector<int32_t> ids(count);
+  Ints ids(count);
   ASSERT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_OK);
   EXPECT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), nullptr, 0, &length, &error), HUNCH_STATUS_TOO_SMALL);
   std::string back(length, ' ');

@@ -236,7 +236,7 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
   return over;
 }
 
-std::vector<int32_t> EngineHandle::encode(std::string_view text, bool parse_special, bool add_bos) {
+Tokens EngineHandle::encode(std::string_view text, bool parse_special, bool add_bos) {
   const Tokenizer& own = tokenizer();
   const Released released(outside_);
   const std::shared_lock inside(inside_);
@@ -244,15 +244,13 @@ std::vector<int32_t> EngineHandle::encode(std::string_view text, bool parse_spec
   return unwrap(own.encode(text, {.parse_special = parse_special, .add_bos = add_bos}));
 }
 
-std::string EngineHandle::decode(const std::vector<int32_t>& ids, bool skip_special) {
-  return detokenize(tokenizer(), ids, skip_special);
-}
+std::string EngineHandle::decode(const Tokens& ids, bool skip_special) { return detokenize(tokenizer(), ids, skip_special); }
 
 std::string EngineHandle::token_bytes(int32_t id) { return std::string(tokenizer().token_bytes(id)); }
 
 std::optional<int32_t> EngineHandle::token_id(std::string_view text) { return tokenizer().token_id(text); }
 
-std::pair<std::vector<int32_t>, std::vector<int32_t>> EngineHandle::encode_chat(
+std::pair<Tokens, Tokens> EngineHandle::encode_chat(
     const std::string& messages, const std::string& tools, const std::string& kwargs) {
   using Json = nlohmann::ordered_json;
   const ChatRenderer renderer = unwrap(ChatRenderer::make(engine().chat_template(), tokenizer()));

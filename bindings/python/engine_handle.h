@@ -84,14 +84,13 @@ class EngineHandle {
   // Takes and drops tokens of all these until at least one of them is over; which are, ascending. Null pointers are over.
   std::vector<size_t> wait_any(const std::vector<StreamHandle*>& streams);
 
-  std::vector<int32_t> encode(std::string_view text, bool parse_special, bool add_bos);
-  std::string decode(const std::vector<int32_t>& ids, bool skip_special);
+  Tokens encode(std::string_view text, bool parse_special, bool add_bos);
+  std::string decode(const Tokens& ids, bool skip_special);
   std::string token_bytes(int32_t id);
   std::optional<int32_t> token_id(std::string_view text);
   // The ids of a chat by the model's template, opened for the answer, and the ids that end an answer. All three are JSON: a list
   // of messages, a list of tools or null, an object of the template's variables or null.
-  std::pair<std::vector<int32_t>, std::vector<int32_t>> encode_chat(
-      const std::string& messages, const std::string& tools, const std::string& kwargs);
+  std::pair<Tokens, Tokens> encode_chat(const std::string& messages, const std::string& tools, const std::string& kwargs);
   // A speculative configuration (JSON) for requests, which can name only drafters that were loaded.
   SpeculationOptions speculation(const std::string& config);
 

@@ -41,7 +41,7 @@ nb::ndarray<nb::numpy, T> array(std::vector<T> values, std::vector<size_t> shape
 std::pair<Ids, Floats> ranked(const std::vector<std::vector<TokenLogprob>>& rows) {
   size_t width = 0;
   for (const auto& row : rows) width = std::max(width, row.size());
-  std::vector<int32_t> ids(rows.size() * width, -1);
+  Tokens ids(rows.size() * width, -1);
   std::vector<float> logprobs(rows.size() * width, -INFINITY);
   for (size_t i = 0; i < rows.size(); ++i)
     for (size_t k = 0; k < rows[i].size(); ++k) ids[i * width + k] = rows[i][k].id, logprobs[i * width + k] = rows[i][k].logprob;

@@ -18,6 +18,8 @@
 
 namespace hunch {
 
+using Tokens = std::vector<int32_t>;  // ids
+
 // Called during long work (`what`: "loading", "prefill", "packing"); may be empty.
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
@@ -66,8 +68,8 @@ struct SamplingOptions {
   std::optional<uint64_t> seed;  // absent: drawn at admission (and reported)
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;  // -100 and less bans
-  std::vector<int32_t> allowed_token_ids;             // empty: all
-  std::vector<std::vector<int32_t>> bad_words;        // token sequences that may not be completed
+  Tokens allowed_token_ids;                           // empty: all
+  std::vector<Tokens> bad_words;                      // token sequences that may not be completed
   int64_t min_tokens = 0;                             // no end before
   int logprobs = -1;                                  // log-probabilities of emitted tokens, and of this many others; -1: none
   int prompt_logprobs = -1;                           // the same for the prompt's tokens
@@ -162,10 +164,10 @@ struct StructuredOutput {
 };
 
 struct Request {
-  std::vector<int32_t> prompt;  // token ids, at least one
-  int64_t max_tokens = -1;      // -1: until the context is full
+  Tokens prompt;            // token ids, at least one
+  int64_t max_tokens = -1;  // -1: until the context is full
   bool ignore_eos = false;
-  std::vector<int32_t> stop_ids;    // besides the model's own end-of-generation ids
+  Tokens stop_ids;                  // besides the model's own end-of-generation ids
   std::vector<std::string> stop;    // texts; the output ends before the first of them
   bool cache_prompt = true;         // use and feed the prefix cache. Same output either way
   std::string cache_salt;           // the prefix cache serves requests of one salt only among themselves
@@ -228,8 +230,8 @@ struct Approximation {
 };
 
 struct Generation {
-  std::vector<int32_t> tokens;  // the continuation; an end-of-generation id that stopped it is not included
-  std::string text;             // of those tokens, cut before a stop text
+  Tokens tokens;     // the continuation; an end-of-generation id that stopped it is not included
+  std::string text;  // of those tokens, cut before a stop text
   FinishReason finish = FinishReason::Length;
   std::string stopped_by;                      // the stop text, if one ended it
   int32_t stopped_by_id = -1;                  // the end-of-generation or stop id, if one ended it

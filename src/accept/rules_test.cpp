@@ -14,7 +14,7 @@ namespace {
 using namespace test;
 
 struct Chain {
-  std::vector<int32_t> tokens;
+  Tokens tokens;
   std::vector<float> q;
   DraftTree tree;
 };
@@ -65,7 +65,7 @@ struct TopTree {
     for (size_t parent = 0; parent < paths.size(); ++parent) {
       if (int(paths[parent].size()) == depth) continue;
       const Row row = law(paths[parent]);
-      std::vector<int32_t> order(vocab);
+      Tokens order(vocab);
       for (size_t i = 0; i < vocab; ++i) order[i] = int32_t(i);
       std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return row[a] > row[b]; });
       for (int child = 0; child < width; ++child) {

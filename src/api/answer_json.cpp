@@ -89,7 +89,7 @@ ordered_json prompt_logprobs(const Generation& g, const TokenNames& names) {
   return out;
 }
 
-std::vector<ScoredToken> scored_prompt(const std::vector<int32_t>& prompt, const Generation& g) {
+std::vector<ScoredToken> scored_prompt(const Tokens& prompt, const Generation& g) {
   std::vector<ScoredToken> out;
   for (size_t i = 0; i < prompt.size(); ++i) {
     ScoredToken token{.id = prompt[i], .scored = i > 0 && i <= g.prompt_logprobs.size()};

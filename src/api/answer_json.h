@@ -39,7 +39,7 @@ nlohmann::ordered_json chat_logprobs(std::span<const ScoredToken> tokens, const 
 nlohmann::ordered_json prompt_logprobs(const Generation& generation, const TokenNames& names);
 
 // The tokens of a prompt and of what follows it, as they were scored.
-std::vector<ScoredToken> scored_prompt(const std::vector<int32_t>& prompt, const Generation& generation);
+std::vector<ScoredToken> scored_prompt(const Tokens& prompt, const Generation& generation);
 std::vector<ScoredToken> scored_tokens(const Generation& generation);
 
 // `thoughts`: how many of the completion's tokens were; -1: not known yet.

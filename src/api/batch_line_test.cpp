@@ -42,12 +42,12 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
   EXPECT_EQ(line.body.speculation, R"({"method":"self","num_speculative_tokens":3})");
   EXPECT_EQ(std::tie(r.max_tokens, r.ignore_eos, r.priority), std::tuple(9, true, -3));
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "yz"}));
-  EXPECT_EQ(r.stop_ids, (std::vector<int32_t>{3, 4}));
+  EXPECT_EQ(r.stop_ids, (Ints{3, 4}));
   EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed), std::tuple(0.5, 0.9, 20, 0.1, UINT64_MAX));
   EXPECT_EQ(std::tie(s.logprobs, s.prompt_logprobs, s.min_tokens), std::tuple(5, 2, 4));
   EXPECT_EQ(std::tie(s.presence_penalty, s.frequency_penalty, s.repetition_penalty), std::tuple(0.25, -0.5, 1.5));
   EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.5f}}));
-  EXPECT_EQ(s.allowed_token_ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(s.allowed_token_ids, (Ints{1, 2}));
 }
 
 TEST(BatchLine, KeepsDefaultsWhereAKeyIsAbsentOrNull) {
@@ -56,7 +56,7 @@ TEST(BatchLine, KeepsDefaultsWhereAKeyIsAbsentOrNull) {
   ASSERT_TRUE(parse_batch_line(R"({"id": 1, "prompt": [5], "max_tokens": null, "tools": null})", line).ok());
   EXPECT_EQ(line.body.request.max_tokens, 77);
   EXPECT_EQ(line.body.request.sampling.temperature, 0.25);
-  EXPECT_EQ(line.body.prompts[0].ids, std::vector<int32_t>{5});
+  EXPECT_EQ(line.body.prompts[0].ids, Ints{5});
   EXPECT_EQ(line.id, "1");
 }
 

@@ -28,7 +28,7 @@ struct Body {
   struct Prompt {
     bool is_text = false;
     std::string text;
-    std::vector<int32_t> ids;
+    Tokens ids;
   };
   enum class Input : uint8_t { None, Prompts, Chat } input = Input::None;
   std::vector<Prompt> prompts;

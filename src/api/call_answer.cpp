@@ -87,7 +87,7 @@ std::string Call::answer(const std::vector<Generation>& generations) {
   ordered_json choices = ordered_json::array();
   for (size_t i = 0; i < shown.size(); ++i) {
     const Generation& g = shown[i];
-    const std::vector<int32_t>& prompt = s.prepared.prompts[s.prompt_of(i)];
+    const Tokens& prompt = s.prepared.prompts[s.prompt_of(i)];
     const std::string text = g.text + s.end_of_text(g);
     ordered_json choice;
     choice["index"] = i;

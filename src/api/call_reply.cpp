@@ -160,7 +160,7 @@ std::unique_ptr<ReplyReader> Call::State::make_reader() const {
     // Some templates open the thoughts in the prompt.
     bool thinking = false;
     if (!reasoning_parser.empty() && names.tokenizer) {
-      const std::vector<int32_t>& prompt = prepared.prompts[0];
+      const Tokens& prompt = prepared.prompts[0];
       const size_t last = std::min<size_t>(prompt.size(), 16);
       std::string end = detokenize(*names.tokenizer, std::span(prompt).last(last), false);
       end.resize(end.find_last_not_of(" \t\r\n") + 1);

@@ -235,7 +235,7 @@ TEST(Call, ReadsTheNamesOfEveryDialect) {
   EXPECT_EQ(std::tie(s.logprobs, r.max_tokens, r.priority, r.cache_salt), std::tuple(3, 7, -3, "s"));
   EXPECT_EQ(request_of({{"seed", UINT64_MAX}}).sampling.seed, UINT64_MAX) << "as metrics.seed says it";
   EXPECT_FALSE(r.skip_special_tokens);
-  EXPECT_EQ(r.stop_ids, std::vector<int32_t>{5});
+  EXPECT_EQ(r.stop_ids, Ints{5});
   EXPECT_EQ(r.speculation.proposer, "none");
   EXPECT_EQ(r.structured.kind, StructuredOutput::Kind::Regex);
   EXPECT_EQ(r.structured.text, "[ab]+");
@@ -291,8 +291,8 @@ TEST(Call, NumbersChoicesByPromptAndSample) {
   const auto made = call(kText, {{"prompt", {{1, 2}, {3}}}, {"n", 2}});
   ASSERT_EQ(made->choices(), 4u);
   EXPECT_EQ(made->prompt_tokens(), 3);
-  EXPECT_EQ(made->request(1).prompt, (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(made->request(2).prompt, std::vector<int32_t>{3});
+  EXPECT_EQ(made->request(1).prompt, (Ints{1, 2}));
+  EXPECT_EQ(made->request(2).prompt, Ints{3});
   EXPECT_EQ(made->request(3).sample_index, 1u);
 }
 

@@ -22,8 +22,8 @@ class ChatPrompts {
       bool trust_bodies = false);
 
   struct Prompt {
-    std::vector<int32_t> ids;
-    std::vector<int32_t> stop_ids;  // besides the model's own
+    Tokens ids;
+    Tokens stop_ids;  // besides the model's own
   };
   // The chat of a body (Body::Input::Chat). Errors are usage errors: no template, variables that a body must not set, and what
   // the template refuses.

@@ -104,8 +104,8 @@ class Preparer {
 
   static Error no_tokenizer() { return usage_error("this model has no tokenizer: give \"prompt\" as token ids"); }
 
-  Result<std::vector<int32_t>> ids_of(Body::Prompt& prompt, size_t number) {
-    std::vector<int32_t> ids;
+  Result<Tokens> ids_of(Body::Prompt& prompt, size_t number) {
+    Tokens ids;
     if (!prompt.is_text) {
       for (size_t i = 0; i < prompt.ids.size(); ++i)
         if (prompt.ids[i] >= vocab_)
@@ -133,7 +133,7 @@ class Preparer {
     return usage_error(fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt", tokens, context_));
   }
 
-  Status check_length(const std::vector<int32_t>& ids, size_t number) {
+  Status check_length(const Tokens& ids, size_t number) {
     at(body_.input == Body::Input::Chat ? "messages" : "prompt");
     const int64_t length = std::ssize(ids);
     if (length >= context_) return too_long(std::to_string(length));

@@ -12,8 +12,8 @@
 namespace hunch {
 
 struct PreparedBody {
-  Request request;                            // but its prompt
-  std::vector<std::vector<int32_t>> prompts;  // as many as the body has
+  Request request;              // but its prompt
+  std::vector<Tokens> prompts;  // as many as the body has
 };
 
 // Moves the prompts of ids out of the body, unless they are to be echoed. max_tokens 0 becomes 1, whose token its reader drops.

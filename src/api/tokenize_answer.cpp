@@ -69,8 +69,7 @@ ordered_json piece_json(const Tokenizer& tokenizer, int32_t id) {
   return out;
 }
 
-Result<std::vector<int32_t>> encode_text(
-    const Asked& asked, std::string_view key, const element& v, EncodeOptions options, BodyFault& fault) {
+Result<Tokens> encode_text(const Asked& asked, std::string_view key, const element& v, EncodeOptions options, BodyFault& fault) {
   fault.param = key;
   HUNCH_TRY(const std::string text, text_value(key, v));
   // As long as what a prompt may be: nothing longer is of use here.
@@ -92,7 +91,7 @@ Result<std::string> tokenize(const Asked& asked, const ServedModels& models, Bod
   HUNCH_OK(read_switch(fields, "parse_special", parse_special, fault));
   HUNCH_OK(read_switch(fields, "with_pieces", pieces, fault));
   HUNCH_OK(read_switch(fields, "return_token_strs", strings, fault));
-  std::vector<int32_t> ids;
+  Tokens ids;
   const EncodeOptions options{.parse_special = parse_special, .add_bos = specials};
   if (llama) {
     HUNCH_TRY(ids, encode_text(asked, "content", v, options, fault));
@@ -127,7 +126,7 @@ Result<std::string> detokenize_ids(const Asked& asked, BodyFault& fault) {
   fault.param = "tokens";
   element v;
   if (asked.fields["tokens"].get(v) != SUCCESS) return usage_error("no \"tokens\": give a list of token ids");
-  HUNCH_TRY(const std::vector<int32_t> ids, ids_value("tokens", v, kMaxIds));
+  HUNCH_TRY(const Tokens ids, ids_value("tokens", v, kMaxIds));
   const int64_t vocab = asked.model->engine->parts().model->shape().vocab_size;
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] >= vocab) return usage_error(fmt::format("\"tokens\": item {} is {}; ids must lie in [0, {})", i, ids[i], vocab));

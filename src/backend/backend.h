@@ -80,6 +80,7 @@ class Backend {
   // ops since the last call failed; the device is lost then, and every later call returns the error again.
   virtual bool asynchronous() const { return false; }
   virtual Status synchronize() { return {}; }
+  virtual void start() {}  // all that was asked for, if it has not begun
   // Where ops run after the call: from when what was started so far is done until all is that the next synchronize() waits for.
   virtual void mark() {}
   virtual double since_mark_ms() const { return 0; }  // after that synchronize(); 0: nothing was marked, or it is not known

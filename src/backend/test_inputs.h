@@ -7,6 +7,7 @@
 
 #include "backend/ops/attention.h"
 #include "base/half.h"
+#include "base/test_results.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantise.h"
 
@@ -72,14 +73,14 @@ View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {
 }
 
 // A random tree: each row is the child of an earlier one, the one before with probability `chain`.
-inline std::vector<int32_t> random_tree(int rows, double chain, std::mt19937& random) {
-  std::vector<int32_t> parents{-1};
+inline Ints random_tree(int rows, double chain, std::mt19937& random) {
+  Ints parents{-1};
   for (int x = 1; x < rows; ++x)
     parents.push_back(std::uniform_real_distribution<>(0, 1)(random) < chain ? x - 1 : int32_t(random() % uint32_t(x)));
   return parents;
 }
 
-inline std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
+inline std::vector<int> path_to(const Ints& parents, int x) {
   std::vector<int> path;
   for (; x >= 0; x = parents[x]) path.push_back(x);
   return {path.rbegin(), path.rend()};
@@ -87,7 +88,7 @@ inline std::vector<int> path_to(const std::vector<int32_t>& parents, int x) {
 
 // A pass of one sequence through attention, and what comes of it.
 struct AttendRequest {
-  std::vector<int32_t> last;
+  Ints last;
   int window = 0;
   int64_t first = 0;
   std::vector<float> q;  // [row][head][head_dim]
@@ -98,10 +99,10 @@ struct AttendRequest {
   int64_t prefix_len = 0;
   int block = 1;
   int sets = 0;
-  std::vector<int32_t> parents;  // of a tree
+  Ints parents;  // of a tree
   int tree_first = 0;
   int64_t tree_entry = 0;
-  std::vector<int32_t> index;  // [index_sets][count]
+  Ints index;  // [index_sets][count]
   int index_sets = 0;
   int64_t tail_first = 0;
   std::vector<float> sinks;  // [head], of all requests of a pass those of the first; empty: none

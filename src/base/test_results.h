@@ -7,9 +7,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 
+namespace hunch {
+using Ints = std::vector<int32_t>;
+}
 namespace hunch::test {
 
 using Place = std::source_location;

@@ -130,11 +130,11 @@ TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
     return describe_folder({.config = tiny::config("qwen3").dump(), .generation_config = generation.dump()}, "m");
   };
   const auto d = good(describe({{"eos_token_id", {7, 3, 7}}, {"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}}));
-  EXPECT_EQ(d.shape.eos_ids, (std::vector<int32_t>{7, 3}));
+  EXPECT_EQ(d.shape.eos_ids, (Ints{7, 3}));
   EXPECT_EQ(d.sampling.temperature, 0.6);
   EXPECT_EQ(d.sampling.top_k, 20);
   EXPECT_FALSE(d.sampling.min_p);
-  EXPECT_EQ(shape_of(tiny::config("qwen3")).eos_ids, std::vector<int32_t>{3});
+  EXPECT_EQ(shape_of(tiny::config("qwen3")).eos_ids, Ints{3});
   for (const Json& bad :
       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
     EXPECT_FALSE(describe(bad).ok()) << bad;
@@ -159,7 +159,7 @@ TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
                                      .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
                                      .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
       "m");
-  EXPECT_EQ(good(d).shape.eos_ids, std::vector<int32_t>{30});
+  EXPECT_EQ(good(d).shape.eos_ids, Ints{30});
 }
 
 }

@@ -77,12 +77,12 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
     return std::tie(s.family, s.vocab_size, s.hidden, s.ffn, s.layers, s.heads, s.kv_heads, s.head_dim, s.context_len);
   };
   EXPECT_EQ(fields(c->shape()), fields(original->shape()));
-  EXPECT_EQ(c->shape().eos_ids, (std::vector<int32_t>{30, 3}));
+  EXPECT_EQ(c->shape().eos_ids, (Ints{30, 3}));
   EXPECT_EQ(std::tie(c->sampling().temperature, c->sampling().top_k), std::tuple(0.7, 20));
   const TokenizerSource& t = c->tokenizer();
   EXPECT_EQ(std::tie(t.model, t.pre, t.chat_template, t.add_bos), std::tuple("gpt2", "qwen2", "T", false));
   EXPECT_EQ(std::tie(t.tokens[3], t.tokens[39], t.merges[0]), std::tuple("d", "[PAD39]", "a b"));
-  EXPECT_EQ(std::vector<int32_t>(t.token_types.begin() + 29, t.token_types.begin() + 33), (std::vector<int32_t>{1, 3, 4, 5}));
+  EXPECT_EQ(Ints(t.token_types.begin() + 29, t.token_types.begin() + 33), (Ints{1, 3, 4, 5}));
   EXPECT_EQ(tool_template(t), "U");
   for (const Tensor& tensor : c->tensors())
     EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? DType::Q8_0 : DType::F32) << tensor.name;

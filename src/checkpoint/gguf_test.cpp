@@ -54,7 +54,7 @@ TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
   EXPECT_EQ(std::tie(s.family, s.vocab_size, s.head_dim), std::tuple("qwen3", tiny::kVocab, tiny::kHeadDim));
   EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
   EXPECT_TRUE(s.tied_head && s.qk_norm && !s.qkv_bias);
-  EXPECT_EQ(s.eos_ids, std::vector<int32_t>{2});
+  EXPECT_EQ(s.eos_ids, Ints{2});
   EXPECT_EQ(c->tokenizer().tokens[7], "t7");
   EXPECT_EQ(c->tokenizer().merges, std::vector<std::string>{"t 1"});
   ASSERT_NE(c->find("blk.1.ffn_up.weight"), nullptr);
@@ -186,7 +186,7 @@ TEST(Gguf, EndOfTextIdsComeFromKeysAndKnownControlTokens) {
   Qwen3Keys out;
   out.add_text("tokenizer.ggml.model", "gpt2");
   std::vector<std::string> tokens(tiny::kVocab, "x");
-  std::vector<int32_t> types(tiny::kVocab, 1);
+  Ints types(tiny::kVocab, 1);
   tokens[5] = "<|im_end|>", types[5] = 3;
   tokens[6] = "<|endoftext|>";  // a normal token that only looks like one
   out.add_texts("tokenizer.ggml.tokens", tokens);
@@ -194,7 +194,7 @@ TEST(Gguf, EndOfTextIdsComeFromKeysAndKnownControlTokens) {
   out.add_u32("tokenizer.ggml.eos_token_id", 9);
   out.add_u32("tokenizer.ggml.eot_token_id", 8);
   const auto c = out.open();
-  EXPECT_EQ(c->shape().eos_ids, (std::vector<int32_t>{9, 8, 5}));
+  EXPECT_EQ(c->shape().eos_ids, (Ints{9, 8, 5}));
 }
 
 TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {

@@ -45,11 +45,11 @@ Result<Both> run_both(Engine& engine, Request request, const InterruptScope& int
 }
 
 // What stands at `at` in one of the streams.
-ordered_json token_json(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens, size_t at) {
+ordered_json token_json(const Tokenizer& tokenizer, const Tokens& tokens, size_t at) {
   if (at >= tokens.size()) return nullptr;
   return {{"id", tokens[at]}, {"text", std::string(tokenizer.token_bytes(tokens[at]))}};
 }
-std::string token_text(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens, size_t at) {
+std::string token_text(const Tokenizer& tokenizer, const Tokens& tokens, size_t at) {
   if (at >= tokens.size()) return "the end";
   return fmt::format("{} {}", tokens[at], excerpt(tokenizer.token_bytes(tokens[at])));
 }

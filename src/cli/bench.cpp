@@ -214,16 +214,16 @@ class LlamaBench {
     return {};
   }
 
-  std::vector<int32_t> random_tokens(int64_t n, uint32_t salt) const {
+  Tokens random_tokens(int64_t n, uint32_t salt) const {
     const NoiseKey key{7, salt};
     const uint64_t vocab = uint64_t(engine_->parts().model->shape().vocab_size);
-    std::vector<int32_t> out(n);
+    Tokens out(n);
     for (int64_t i = 0; i < n; ++i) out[i] = int32_t((uint64_t(noise_bits(key, NoiseStream::Target, i, 0)) * vocab) >> 32);
     return out;
   }
 
   // A prompt in chunks, with the logits of its last token; then token by token.
-  void run_once(TokenRun& run, const std::vector<int32_t>& tokens, int64_t n_prompt) const {
+  void run_once(TokenRun& run, const Tokens& tokens, int64_t n_prompt) const {
     const std::span<const int32_t> all(tokens);
     if (n_prompt > 0) run.feed(all.first(n_prompt), chunk_, TokenRun::Logits::Last);
     run.feed(all.subspan(n_prompt), 1, TokenRun::Logits::All);
@@ -236,10 +236,10 @@ class LlamaBench {
     } else {
       run->fill(test.n_depth);
     }
-    const std::vector<int32_t> tokens = random_tokens(test.tokens(), 2);
+    const Tokens tokens = random_tokens(test.tokens(), 2);
     if (flags_.warmup && !interrupts_.stopped()) {
       const int64_t gen = test.n_prompt > 0 ? 0 : std::min(test.n_gen, flags_.gen_warmup);
-      run_once(*run, std::vector<int32_t>(tokens.begin(), tokens.begin() + ptrdiff_t(test.n_prompt + gen)), test.n_prompt);
+      run_once(*run, Tokens(tokens.begin(), tokens.begin() + ptrdiff_t(test.n_prompt + gen)), test.n_prompt);
     }
     std::vector<int64_t> samples;
     for (int64_t r = 0; r < flags_.repetitions && !interrupts_.stopped(); ++r) {
@@ -319,7 +319,7 @@ class LlamaBench {
   InterruptScope interrupts_;
   std::unique_ptr<Engine> engine_;
   ordered_json fields_;
-  std::vector<int32_t> text_ids_;
+  Tokens text_ids_;
   int chunk_ = 512;
   bool written_ = true;
 };

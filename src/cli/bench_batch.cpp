@@ -97,9 +97,9 @@ class BatchBench {
   }
 
   // Request `number` begins elsewhere in the text, so that requests share nothing; without a text the tokens are made up.
-  Result<std::vector<int32_t>> prompt_of(int64_t length, int64_t number) const {
+  Result<Tokens> prompt_of(int64_t length, int64_t number) const {
     if (!dealt_.empty()) return dealt_[size_t(number) % dealt_.size()].ids;
-    std::vector<int32_t> out(length);
+    Tokens out(length);
     const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
     if (!flags_.text_file) {
       for (int64_t i = 0; i < length; ++i)
@@ -229,7 +229,7 @@ class BatchBench {
   ordered_json fields_;
   RowPrinter printer_;
   InterruptScope interrupts_;
-  std::vector<int32_t> text_;
+  Tokens text_;
   std::vector<BenchPrompt> dealt_;  // with --prompts
   int64_t length_ = 0;              // of each of them
 };

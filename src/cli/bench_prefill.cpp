@@ -40,7 +40,7 @@ double product_ceiling(Backend& backend) {
   return 0;
 }
 
-Result<double> median_ms(TokenRun& run, const std::vector<int32_t>& tokens, int chunk, int repeats) {
+Result<double> median_ms(TokenRun& run, const Tokens& tokens, int chunk, int repeats) {
   std::vector<double> times;
   for (int r = -1; r < repeats; ++r) {  // one to warm up
     const auto start = Clock::now();
@@ -62,7 +62,7 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
                   "entries that a token may read; bf16 ceiling of this run: {:.1f} TFLOP/s",
           ceiling * 1e-12)};
   for (const int64_t length : flags.prompts) {
-    std::vector<int32_t> tokens(length);
+    Tokens tokens(length);
     for (int64_t i = 0; i < length; ++i) tokens[i] = int32_t(uint64_t(i + 1) * 2654435761u % uint64_t(shape.vocab_size));
     const PrefillWork work = prefill_work(*parts.checkpoint, length);
     for (const int64_t chunk : flags.chunks) {

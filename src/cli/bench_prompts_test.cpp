@@ -1,5 +1,6 @@
 // Prompts of a file, and what their prefill multiplies.
 #include "cli/bench_prompts.h"
+#include "base/test_results.h"
 
 #include <gtest/gtest.h>
 
@@ -14,12 +15,12 @@ TEST(BenchPrompts, AreDealtOneOfEachKindInTurnAndCutToOneLength) {
       {"a", 0, {1, 2, 3}}, {"a", 0, {4, 5, 6, 7}}, {"b", 0, {8, 9}}, {"a", 0, {1}}, {"b", 0, {10, 11, 12}}};
   const auto four = dealt(all, 4, 100);
   ASSERT_EQ(four.size(), 4u);
-  EXPECT_EQ(four[0].ids, (std::vector<int32_t>{2, 3}));  // the end is kept
-  EXPECT_EQ(four[1].ids, (std::vector<int32_t>{8, 9}));
-  EXPECT_EQ(four[2].ids, (std::vector<int32_t>{6, 7}));
-  EXPECT_EQ(four[3].ids, (std::vector<int32_t>{11, 12}));
+  EXPECT_EQ(four[0].ids, (Ints{2, 3}));  // the end is kept
+  EXPECT_EQ(four[1].ids, (Ints{8, 9}));
+  EXPECT_EQ(four[2].ids, (Ints{6, 7}));
+  EXPECT_EQ(four[3].ids, (Ints{11, 12}));
   EXPECT_EQ(dealt(all, 0, 100).size(), 5u);
-  EXPECT_EQ(dealt(all, 2, 1)[1].ids, (std::vector<int32_t>{9}));  // no more than there is room for
+  EXPECT_EQ(dealt(all, 2, 1)[1].ids, (Ints{9}));  // no more than there is room for
 }
 
 TEST(PrefillWork, CountsMatricesForEveryTokenAndTheHeadOnce) {

@@ -97,7 +97,7 @@ class SsvBench {
   }
 
   struct Question {
-    std::vector<int32_t> ids, exact;
+    Tokens ids, exact;
     const BookQuestion* asks = nullptr;  // null: a copy of some records
   };
 
@@ -159,7 +159,7 @@ class SsvBench {
     reuse.reused[0] = 0;
     HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), depth + rows));
     run->fill(depth);
-    const std::vector<int32_t> tokens(rows, 1);
+    const Tokens tokens(rows, 1);
     std::vector<double> ms[2];
     for (int64_t i = -2; i < 2 * flags_.repeats; ++i) {  // in turn, so that both meet the same neighbours
       run->share(i % 2 ? &reuse : nullptr);

@@ -34,8 +34,8 @@ std::vector<double> overlap_by_distance(const CheckRecord& record) {
   return out;
 }
 
-Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<std::vector<int32_t>>& texts,
-    const SparseVerification& sparse, int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted) {
+Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<Tokens>& texts, const SparseVerification& sparse,
+    int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted) {
   const int layers = parts.model->shape().layers;
   CheckRecord record = make_record(layers, rows);
   for (const auto& text : texts) {

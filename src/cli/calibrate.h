@@ -14,8 +14,8 @@ namespace hunch {
 // Watches the last kWatched rows of every text in checks of `rows` rows, and writes `path`. anchors: at most so many; 0: half of
 // the layers. Texts no longer than the dense length tell nothing of blocks. Returns what was found, for a report.
 inline constexpr int64_t kWatched = 128;
-Result<nlohmann::ordered_json> calibrate_verify(EngineParts&, const std::vector<std::vector<int32_t>>& texts,
-    const SparseVerification&, int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted);
+Result<nlohmann::ordered_json> calibrate_verify(EngineParts&, const std::vector<Tokens>& texts, const SparseVerification&,
+    int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted);
 
 // Rows of one text in a watched, exact check; the record grows.
 Status watch_text(EngineParts&, std::span<const int32_t> text, const SparseVerification&, int rows, CheckRecord&);

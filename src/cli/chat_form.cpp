@@ -53,7 +53,7 @@ Result<ChatForm> ChatForm::make(const Engine& engine, const ChatTemplateFlags& f
   return ChatForm(std::move(renderer), std::move(kwargs));
 }
 
-Result<std::vector<int32_t>> ChatForm::prompt(std::span<const ChatTurn> turns) const {
+Result<Tokens> ChatForm::prompt(std::span<const ChatTurn> turns) const {
   Json messages = Json::array();
   for (const ChatTurn& turn : turns) messages.push_back({{"role", turn.role}, {"content", turn.content}});
   HUNCH_TRY(ChatPrompt prompt, renderer_.render({.messages = &messages, .kwargs = &kwargs_}));

@@ -26,8 +26,8 @@ class ChatForm {
   static Result<ChatForm> make(const Engine& engine, const ChatTemplateFlags& flags);
 
   // The prompt of a conversation that the model is to go on with.
-  Result<std::vector<int32_t>> prompt(std::span<const ChatTurn> turns) const;
-  const std::vector<int32_t>& stop_ids() const { return renderer_.stop_ids(); }
+  Result<Tokens> prompt(std::span<const ChatTurn> turns) const;
+  const Tokens& stop_ids() const { return renderer_.stop_ids(); }
 
  private:
   ChatForm(ChatRenderer renderer, nlohmann::ordered_json kwargs) : renderer_(std::move(renderer)), kwargs_(std::move(kwargs)) {}

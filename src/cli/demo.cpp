@@ -118,7 +118,7 @@ class Demo {
   bool questions(const DemoBook& book) {
     say("\n{}\n", paint_.bold("1. Facts from all over the book, asked in chat form (greedy)"));
     Tally plain, guessed, unchecked;
-    std::vector<std::vector<int32_t>> streams;  // of plain decoding, by question
+    std::vector<Tokens> streams;  // of plain decoding, by question
     for (const BookQuestion& question : book.questions) {
       const auto outcome = run(book.ask(question.text), kAnswerTokens, 0, Way::Plain);
       if (!outcome) return false;

@@ -93,7 +93,7 @@ Result<std::string> prompt_text(const PromptFlags& flags) {
   return text;
 }
 
-Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text) {
+Result<Tokens> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text) {
   if (!flags.chat) return engine.tokenizer().encode(text, {.parse_special = true, .add_bos = !flags.no_bos});
   HUNCH_TRY(const ChatForm form, ChatForm::make(engine, flags.chat_template));
   std::vector<ChatTurn> turns;

@@ -90,7 +90,7 @@ Result<std::string> read_text_file(const std::string& path);
 Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written);
 
 // The prompt's ids: raw text (special tokens parsed), or with --chat one user turn of the model's template.
-Result<std::vector<int32_t>> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text);
+Result<Tokens> prompt_ids(const Engine& engine, const PromptFlags& flags, const std::string& text);
 
 // The request without its prompt.
 Request request_of(const SamplingFlags& sampling, const SpeculationOptions& speculation);

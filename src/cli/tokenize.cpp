@@ -44,8 +44,8 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
 }
 
 // Ids separated by white space or commas, with or without brackets.
-Result<std::vector<int32_t>> parse_ids(const std::string& text) {
-  std::vector<int32_t> ids;
+Result<Tokens> parse_ids(const std::string& text) {
+  Tokens ids;
   for (size_t at = 0; at < text.size();) {
     if (std::string_view(" \t\r\n,[]").find(text[at]) != std::string_view::npos) {
       ++at;

@@ -138,7 +138,7 @@ class Tune {
 
   Status read_prompts() {
     HUNCH_TRY(auto texts, sample_texts(engine_, *flags_.file, flags_.most));
-    for (std::vector<int32_t>& ids : texts) {
+    for (Tokens& ids : texts) {
       const int64_t room = engine_.context_len() - *flags_.sampling.max_tokens - kLong - 1;
       if (room < 1) return usage_error("the context has no room for a prompt: lower -n or raise -c");
       if (std::ssize(ids) > room) ids.erase(ids.begin(), ids.end() - room);  // the end is what is continued
@@ -217,7 +217,7 @@ class Tune {
   const SpeculationOptions& speculation_;
   ProgressLine& progress_;
   InterruptScope interrupts_;
-  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<Tokens> prompts_;
   int longest_ = kLong;
   std::string text_;
   ordered_json out_;
@@ -225,7 +225,7 @@ class Tune {
 
 }
 
-Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std::string& path, int64_t most) {
+Result<std::vector<Tokens>> sample_texts(Engine& engine, const std::string& path, int64_t most) {
   HUNCH_TRY(const std::string text, read_text_file(path));
   std::vector<std::string> texts;
   for (size_t at = 0; at < text.size() && std::ssize(texts) < most;) {
@@ -236,7 +236,7 @@ Result<std::vector<std::vector<int32_t>>> sample_texts(Engine& engine, const std
     texts.push_back(object["text"].get<std::string>());
   }
   if (texts.empty()) texts.push_back(text);
-  std::vector<std::vector<int32_t>> out;
+  std::vector<Tokens> out;
   for (const std::string& t : texts) { HUNCH_TRY(out.emplace_back(), engine.tokenizer().encode(t)); }
   return out;
 }

@@ -26,7 +26,7 @@ struct TuneFlags {
 };
 
 // The "text" of a JSON object a line, `most` of them; a file that is nothing of the kind is one text.
-Result<std::vector<std::vector<int32_t>>> sample_texts(Engine&, const std::string& path, int64_t most);
+Result<std::vector<Tokens>> sample_texts(Engine&, const std::string& path, int64_t most);
 
 // --reuse-layers and --profile: measure, write the file, print. Exit codes.
 Result<int> tune_reuse_layers(Engine&, const TuneFlags&, ProgressLine&);

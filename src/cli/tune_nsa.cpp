@@ -72,7 +72,7 @@ class StrategyTrials {
 
  private:
   Result<std::vector<RankedStrategy>> ranked(
-      const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts, bool trees, bool groups, int64_t length) {
+      const StrategyProfile::Row& row, const std::vector<Tokens>& texts, bool trees, bool groups, int64_t length) {
     std::vector<RankedStrategy> all;
     for (const RankedStrategy& shape : shapes(trees, engine_.parts().options.max_draft))
       for (const int group : groups&& shape.nodes > 0 ? std::vector<int>{2, 4, 16} : std::vector<int>{1})
@@ -93,8 +93,7 @@ class StrategyTrials {
     return all;
   }
 
-  Status measure(
-      const StrategyProfile::Row& row, const std::vector<std::vector<int32_t>>& texts, int64_t length, RankedStrategy& strategy) {
+  Status measure(const StrategyProfile::Row& row, const std::vector<Tokens>& texts, int64_t length, RankedStrategy& strategy) {
     Generation sums;
     double tokens = 0;
     for (const auto& text : texts) {

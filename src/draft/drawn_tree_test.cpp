@@ -15,7 +15,7 @@ using Draws = std::array<int32_t, 4>;
 
 struct Grown {
   std::vector<int> parents, depths, children;
-  std::vector<int32_t> tokens;
+  Ints tokens;
   int levels = 0;
 };
 
@@ -24,7 +24,7 @@ template <class Kept, class Drawn>
 Grown grow(DrawnTree& tree, int nodes, int depth, int most, Kept&& kept, Drawn&& drawn, const StaticTree* shape = nullptr) {
   Grown out;
   tree.begin(nodes, depth, 4, 0.6f, shape);
-  std::vector<std::vector<int32_t>> paths{{}};
+  std::vector<Ints> paths{{}};
   int rows = 1;
   while (!paths.empty()) {
     std::vector<float> first_kept;
@@ -36,7 +36,7 @@ Grown grow(DrawnTree& tree, int nodes, int depth, int most, Kept&& kept, Drawn&&
     rows += int(frontier.size());
     paths.clear();
     for (int node : frontier) {
-      std::vector<int32_t> path;
+      Ints path;
       for (; node >= 0; node = tree.node(node).parent) path.insert(path.begin(), tree.node(node).token);
       paths.push_back(path);
     }
@@ -115,10 +115,10 @@ TEST(DrawnTree, AShapesRanksCountDraws) {
   const auto draws = [](const auto& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; };
   const auto half = [](const auto&) { return 0.5f; };
   const Grown got = grow(tree, 16, 3, 16, half, draws, &shape);
-  EXPECT_EQ(got.tokens, (std::vector<int32_t>{1, 2, 3, 5, 6, 5}));
+  EXPECT_EQ(got.tokens, (Ints{1, 2, 3, 5, 6, 5}));
   EXPECT_EQ(got.parents, (std::vector<int>{-1, -1, -1, 0, 0, 2}));
-  EXPECT_EQ(grow(tree, 4, 3, 16, half, draws, &shape).tokens, (std::vector<int32_t>{1, 2, 3, 5}));
-  EXPECT_EQ(grow(tree, 16, 1, 16, half, draws, &shape).tokens, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(grow(tree, 4, 3, 16, half, draws, &shape).tokens, (Ints{1, 2, 3, 5}));
+  EXPECT_EQ(grow(tree, 16, 1, 16, half, draws, &shape).tokens, (Ints{1, 2, 3}));
 }
 
 TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {

@@ -81,7 +81,7 @@ class Follows : public testing::Test {
     follower_->move_in({.kv = backend_->make_kv_store(geometry, 64), .pool = &pool_, .max_rows = max_rows, .context_len = 4096});
   }
   // Tokens first, first + 1, ...: `len` of the prompt.
-  Sequence seated(Slot slot, int64_t len, int32_t first, const std::vector<int32_t>& found = {}) {
+  Sequence seated(Slot slot, int64_t len, int32_t first, const Tokens& found = {}) {
     Sequence out = test::sequence_of({}, slot);
     for (int32_t i = 0; i < len; ++i) out.tokens.push_back(first + i);
     out.prompt_len = len;
@@ -214,7 +214,7 @@ TEST_F(Follows, RowsThatDoNotFitGoThroughBefore) {
 
 TEST_F(Follows, SharedPagesAreReadOnceByWhoeverComesFirst) {
   make(3, 128);
-  const auto expect_read = [&](int64_t from, Slot slot, const std::vector<int32_t>& found) {
+  const auto expect_read = [&](int64_t from, Slot slot, const Tokens& found) {
     begin_round();
     Sequence s = seated(slot, 200, 100, found);
     follow(s, 199);
@@ -223,11 +223,11 @@ TEST_F(Follows, SharedPagesAreReadOnceByWhoeverComesFirst) {
     return s;
   };
   const Sequence first = expect_read(0, 0, {});
-  const std::vector<int32_t> pages{first.pages.page_of(0), first.pages.page_of(64), first.pages.page_of(128)};
+  const Tokens pages{first.pages.page_of(0), first.pages.page_of(64), first.pages.page_of(128)};
   const Sequence second = expect_read(192, 1, pages);
 
   // A page that was taken for something else since is not what it was: that one and those behind it are read again.
-  std::vector<int32_t> renewed = pages;
+  Tokens renewed = pages;
   renewed[1] = *pool_.take();
   const Sequence third = expect_read(64, 2, renewed);
   follower_->close(2);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "backend/backend.h"
+#include "base/test_results.h"
 #include "draft/dynamic_tree.h"
 
 namespace hunch {
@@ -19,7 +20,7 @@ using Nodes = std::vector<Node>;
 
 // What a drafter says behind one row: k tokens, the likeliest first, and their shares.
 struct Said {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   std::vector<float> shares;
 };
 Said say(std::mt19937& random, int k) {
@@ -41,7 +42,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   const auto made = Register<Backend>::find("reference")->make({}).value();
   Backend& backend = *made;
   const int64_t capacity = k + int64_t(depth) * most_rows * k;
-  std::vector<int32_t> tokens(capacity), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
+  Ints tokens(capacity), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
   for (int id = 0; id < 1000; ++id) own_ids[id] = 5000 - id;
   std::vector<double> chances(tokens.size());
   const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), std::ssize(x)); };
@@ -52,7 +53,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   int64_t slots = 0;
   int rows = 1, live = 1;
   for (int level = 0; level < depth; ++level) {
-    std::vector<int32_t> ranked;
+    Ints ranked;
     std::vector<float> shares;
     for (int row = 0; row < rows; ++row) {
       const Said said = say(random, k);
@@ -61,7 +62,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
       if (row < live) host.try_children(level == 0 ? -1 : row, said.tokens, said.shares);
     }
     const int next = level + 1 == depth ? 0 : std::min(most_rows, rows * k);
-    std::vector<int32_t> ids(next, -9), from(next, -9);
+    Ints ids(next, -9), from(next, -9);
     backend.grow_tree({
         .tree = tree,
         .first_slot = slots,
@@ -87,7 +88,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   }
   Nodes expected, found;
   host.choose(most_nodes, [&](int, int32_t token, int parent) { expected.push_back({token, parent}); });
-  std::vector<int32_t> chosen(most_nodes), chosen_parents(chosen), count(1);
+  Ints chosen(most_nodes), chosen_parents(chosen), count(1);
   backend.choose_nodes({tree, slots, view(chosen), view(chosen_parents), view(count)});
   for (int i = 0; i < count[0]; ++i) found.push_back({chosen[i], chosen_parents[i]});
   EXPECT_EQ(found, expected);

@@ -128,7 +128,7 @@ TEST(DynamicTree, OfAFixedShapeTriesItsNodesAndNoOthers) {
   DynamicTree tree;
   tree.reserve(4, 8);
   tree.begin(&shape);
-  const std::vector<int32_t> first{10, 11, 12}, second{20, 21, 22}, third{30, 31, -1}, fourth{40, 41, 42};
+  const Ints first{10, 11, 12}, second{20, 21, 22}, third{30, 31, -1}, fourth{40, 41, 42};
   const std::vector<float> shares{0.1f, 0.2f, 0.7f};
   tree.try_children(-1, first, shares);
   ASSERT_EQ(tree.advance(8, 1).size(), 2u);

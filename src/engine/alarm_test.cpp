@@ -44,7 +44,7 @@ class Alarm : public testing::Test {
     request.sampling.allowed_token_ids = {kSaid};
     const auto run = generate(*engine, request);
     EXPECT_TRUE(run.lossless);
-    EXPECT_EQ(run.tokens, std::vector<int32_t>(size_t(rounds) + 2, kSaid));
+    EXPECT_EQ(run.tokens, Ints(size_t(rounds) + 2, kSaid));
     if (proposer == std::string("eagle3") && drafter->guess == kNeverSaid) { EXPECT_EQ(run.rounds, rounds); }
     return run.warning;
   }

@@ -39,9 +39,10 @@ constexpr float kStopScale = 0.6f;
 // With fewer entries drafts save little: no copy of the weights is made for them.
 constexpr int64_t kSelfFrom = 2048;
 
-// On a device looking up is host time for all: in a crowd, requests that used nothing of it for long ask seldom.
+// On a device looking up is host time for all: in a crowd, requests that used nothing of it for long ask seldom, more so the
+// longer that was.
 constexpr size_t kCrowd = 8;
-constexpr int kPatience = 16, kSeldom = 4;  // steps
+constexpr int kPatience = 16, kMostSeldom = 32;  // steps
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
 constexpr int kMostNewLists = 6;         // passes of new kernels that are not believed, of an arm
@@ -204,7 +205,8 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   for (Running* who : requests) {
     if (!who->plan.planned) continue;
     who->drafters[kLookup].tree.size = 0;
-    if (!seldom || who->unused < kPatience || (who->unused + who->sequence.slot) % kSeldom == 0) lookups_.push_back(who);
+    const int every = int(std::bit_floor(unsigned(std::min(who->unused / 4, kMostSeldom))));
+    if (!seldom || who->unused < kPatience || (who->unused + who->sequence.slot) % every == 0) lookups_.push_back(who);
   }
   step.look_up(lookups_, kLookup);
   views_.clear();

@@ -12,7 +12,7 @@ namespace {
 using namespace test;
 
 struct Seen {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   int trees = 0, chains = 0, widest = 0, rounds = 0, guessed = 0;
   int64_t accepted = 0;
 };

@@ -4,7 +4,7 @@
 
 namespace hunch {
 
-Ending::Ending(const Request& request, std::vector<int32_t> end_ids, const Tokenizer* tokenizer)
+Ending::Ending(const Request& request, Tokens end_ids, const Tokenizer* tokenizer)
     : end_ids_(std::move(end_ids)), stops_(request.stop), min_tokens_(request.sampling.min_tokens) {
   if (tokenizer) detokenizer_.emplace(*tokenizer, request.skip_special_tokens);
 }

@@ -2,6 +2,7 @@
 // behind the end were never said, whoever guessed them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,8 +17,12 @@ namespace hunch {
 class Ending {
  public:
   // `end_ids`: all that end it. `tokenizer` may be null (no text then, and no stop texts).
-  Ending(const Request&, std::vector<int32_t> end_ids, const Tokenizer* tokenizer);
+  Ending(const Request&, Tokens end_ids, const Tokenizer* tokenizer);
 
+  // Whether the next token may be the last: exact where no stop text was given.
+  bool may_end(int32_t id, bool last) const {
+    return last || !stops_.empty() || std::ranges::find(end_ids_, id) != end_ids_.end();
+  }
   struct Said {
     bool emitted = true;  // false: an end id, which is no part of the output
     bool end = false;
@@ -36,7 +41,7 @@ class Ending {
   std::string flush();
 
  private:
-  std::vector<int32_t> end_ids_;
+  Tokens end_ids_;
   std::optional<Detokenizer> detokenizer_;
   StopTexts stops_;
   int64_t min_tokens_, taken_ = 0;

@@ -47,7 +47,7 @@ TEST(EngineLimits, BoundSteps) {
 
 // The tokens of a request on the toy model, and the number of positions each round drafted.
 struct Life {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   std::vector<int64_t> lens;  // after prefill and after each round
   Generation stats;
 };
@@ -70,8 +70,8 @@ Life live(toy::Tables tables, int context_len, const Request& request) {
   return life;
 }
 
-std::vector<int32_t> counted(int32_t from, int64_t count) {
-  std::vector<int32_t> out;
+Ints counted(int32_t from, int64_t count) {
+  Ints out;
   for (int64_t i = 0; i < count; ++i) out.push_back(int32_t((from + i) % kVocab));
   return out;
 }
@@ -258,7 +258,7 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
     r.stop_ids = {stop};
     std::vector<TokenEvent> events;
     auto run = good(engine->generate(r, [&](const TokenEvent& event) { return events.push_back(event), true; }));
-    EXPECT_EQ(run.tokens, std::vector<int32_t>(all.begin(), all.begin() + int64_t(first)));
+    EXPECT_EQ(run.tokens, Ints(all.begin(), all.begin() + int64_t(first)));
     EXPECT_EQ(run.finish, FinishReason::Stop);
     EXPECT_EQ(events.size(), first);
     inside += first > 0 && events.back().from == TokenEvent::From::Draft;

@@ -70,7 +70,7 @@ class GrammarMask final : public TokenMask {
 
   std::mutex mutex_;
   GrammarState state_;
-  const std::vector<int32_t> end_ids_;
+  const Tokens end_ids_;
   const size_t num_words_;
   const bool keep_going_;
   MaskWorkers* const workers_;

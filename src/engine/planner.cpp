@@ -39,7 +39,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
   chains_.resize(slots * options_.arms.size());
   steady_.resize(slots), now_.resize(slots), trial_.resize(slots);
   for (size_t a = 0; a < options_.arms.size(); ++a) steps_[a].resize(slots + 1), once_[a].resize(slots + 1);
-  insists_.resize(slots), steady_of_.reserve(slots), longest_.reserve(slots), reach_.resize(kSteps);
+  insists_.resize(slots), steady_of_.reserve(slots), reach_.resize(kSteps);
   for (auto& curve : verify_curves_) curve.resize(most + 1);
   for (int slot = 0; slot < options_.max_slots; ++slot) open(slot);
 }
@@ -242,6 +242,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
   // cost what they do where all guess.
   const std::span<const int> lengths = count < kMany ? std::span<const int>(kLengths) : kLengthsOfMany;
   for (size_t width = 0; width < widths; ++width) {
+    if (lookups && guessing_width_ > 0 && width != guessing_width_) continue;
     width_ = width;
     const int least = lookups || width == 0 ? 0 : kWidths[width - 1];  // shorter chains of all were tried with the width before
     const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
@@ -257,6 +258,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
     }
   }
   width_ = widths > 1 && best.ms <= plain_ms_ ? kUsualWidth : best_width;
+  if (lookups) guessing_width_ = best_width;
   if (lookups && passes.gamma > 0) passes_ = passes;
   return best;
 }
@@ -307,7 +309,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
       std::equal(views.begin(), views.end(), steady_of_.begin(), steady_of_.end(),
           [](auto& view, int slot) { return view.slot == slot; });
   if (!kept) {
-    near_ = 0, passes_ = {}, steady_of_.clear();
+    near_ = 0, passes_ = {}, guessing_width_ = 0, steady_of_.clear();
     for (const RequestView& view : views) steady_of_.push_back(view.slot);
   }
   for (int sweep = 0; sweep < 3 && !kept; ++sweep) {
@@ -474,19 +476,15 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
 
 // Drafts give way before anybody's own row does: who has the most guesses loses its last level until all fit.
 void Planner::fit(std::span<Decision> decisions, int max_rows) {
-  int rows = 0;
-  longest_.clear();
-  for (int i = 0; i < std::ssize(decisions); ++i)
-    rows += 1 + nodes_of(decisions[i]), longest_.push_back({nodes_of(decisions[i]), -i});
-  for (std::ranges::make_heap(longest_); rows > max_rows; std::ranges::push_heap(longest_)) {
-    std::ranges::pop_heap(longest_);
-    auto& [nodes, place] = longest_.back();
-    Decision& d = decisions[-place];
-    if (d.gamma == 0) return;
-    rows -= width_of(d.arm);
-    if (--d.gamma == 0) d.arm = kPlain, d.probe = false;
-    nodes = nodes_of(d);
-  }
+  int rows = int(decisions.size());
+  for (const Decision& d : decisions) rows += nodes_of(d);
+  for (int most = kMaxPlannedNodes; most > 0; --most)
+    for (Decision& d : decisions) {
+      if (rows <= max_rows) return;
+      if (nodes_of(d) != most) continue;
+      rows -= width_of(d.arm);
+      if (--d.gamma == 0) d.arm = kPlain, d.probe = false;
+    }
 }
 
 }

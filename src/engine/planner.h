@@ -170,8 +170,8 @@ class Planner {
   static constexpr std::array<int, 5> kWidths = {0, 2, 4, 8, 16};
   static constexpr size_t kUsualWidth = 3;
   std::array<std::vector<double>, kWidths.size()> verify_curves_;
-  size_t width_ = 0;  // that passes are taken to have; 0: what they have
-  size_t steady_width_ = 0;
+  size_t width_ = 0;                              // that passes are taken to have; 0: what they have
+  size_t steady_width_ = 0, guessing_width_ = 0;  // when steady_ was made; beside lookups since then, 0: all are to be tried
   // ms by number of sequences; once: of a chain, to learn its selection or to start.
   std::array<std::vector<double>, kMaxArms> steps_, once_;
   double sequences_ = 0, per_sequence_ = 1, plain_ms_ = 1;
@@ -179,8 +179,7 @@ class Planner {
   int priced_ = 0;     // steps ago
   uint32_t near_ = 0;  // arms with passes that might be worth while
   std::vector<double> reach_;
-  std::vector<uint8_t> insists_;              // [view] with something to guess
-  std::vector<std::pair<int, int>> longest_;  // fit()'s heap: nodes, -view
+  std::vector<uint8_t> insists_;  // [view] with something to guess
 };
 
 }

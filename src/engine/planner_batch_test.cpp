@@ -48,6 +48,28 @@ TEST(PlannerOfABatch, GuessesTogetherWhereNobodysGuessesAreWorthAPassOfAnotherKi
       << "one alone is not worth it";
 }
 
+TEST(PlannerOfABatch, TakesFromWhoHasMostWhereThereIsNoRoom) {
+  const CostTable table = known_table(0.2, 0.002, 0.35);
+  Planner planner(table, options());
+  const double sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
+  planner.seed(kLookup, 0, sure, 400, 3);
+  const auto decisions = decide_batch(planner, kBatch, kBatch + 10, [](int slot) { return looking_up(slot, slot == 5 ? 7 : 1); });
+  for (int slot = 0; slot < kBatch; ++slot) EXPECT_EQ(decisions[slot].gamma, slot == 5 ? 3 : 1) << slot;
+}
+
+// Prices and steady choices are kept for a few steps: what lookups then find is guessed all the same.
+TEST(PlannerOfABatch, GuessesWhatIsFoundBetweenPrices) {
+  const CostTable table = known_table(0.2, 0.002, 0.35);
+  auto widest = options();
+  widest.widest_counts = true;
+  Planner planner(table, widest);
+  const double sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
+  planner.seed(kLookup, 0, sure, 400, 3);
+  for (const int length : {0, 7, 2})
+    EXPECT_EQ(
+        guessing(decide_batch(planner, kBatch, 90, [&](int slot) { return looking_up(slot, length); })), length ? kBatch : 0);
+}
+
 // What rounds of guesses took is what all of them took together, or time looks dear and the next round is a plain one.
 TEST(PlannerOfABatch, DoesNotSwingBetweenAllAndNothing) {
   const CostTable table = known_table(1.5, 0.002, 0.2);

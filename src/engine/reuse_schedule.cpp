@@ -114,8 +114,8 @@ Result<ReuseSchedule> ReuseSchedule::load(const std::string& path, const ModelId
   return read;
 }
 
-Result<ReuseSchedule> calibrate_reuse(EngineParts& parts, std::span<const std::vector<int32_t>> texts, int64_t scored,
-    const std::function<bool(int, int)>& progress) {
+Result<ReuseSchedule> calibrate_reuse(
+    EngineParts& parts, std::span<const Tokens> texts, int64_t scored, const std::function<bool(int, int)>& progress) {
   const int layers = parts.model->shape().layers;
   if (!parts.model->shape().nsa.used())
     return usage_error(

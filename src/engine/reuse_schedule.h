@@ -50,7 +50,7 @@ struct ReuseSchedule {
 
 // Greedy: of the layers that still choose, the one is flipped with which the texts' ends, `scored` tokens each, lose the least.
 // `progress` after every evaluation, false to stop. Errors: no such model, texts too short, stopped, the device.
-Result<ReuseSchedule> calibrate_reuse(EngineParts&, std::span<const std::vector<int32_t>> texts, int64_t scored,
-    const std::function<bool(int done, int total)>& progress);
+Result<ReuseSchedule> calibrate_reuse(
+    EngineParts&, std::span<const Tokens> texts, int64_t scored, const std::function<bool(int done, int total)>& progress);
 
 }

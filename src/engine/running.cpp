@@ -5,8 +5,8 @@
 
 namespace hunch {
 
-std::vector<int32_t> end_ids_of(const Request& request, const EngineParts& parts) {
-  std::vector<int32_t> ids = request.stop_ids;
+Tokens end_ids_of(const Request& request, const EngineParts& parts) {
+  Tokens ids = request.stop_ids;
   const auto& eos = parts.model->shape().eos_ids;
   if (!request.ignore_eos || request.structured.kind != StructuredOutput::Kind::None)
     ids.insert(ids.end(), eos.begin(), eos.end());

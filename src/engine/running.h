@@ -20,7 +20,7 @@ namespace hunch {
 
 // The ids that end a request: its own, and the model's unless they are to be ignored. Structured output ends where nothing else
 // is possible any more, ignored or not.
-std::vector<int32_t> end_ids_of(const Request&, const EngineParts&);
+Tokens end_ids_of(const Request&, const EngineParts&);
 
 class Running final : public Scheduled {
  public:

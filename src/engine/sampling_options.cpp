@@ -52,7 +52,7 @@ Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   for (const int32_t id : rules.allowed) banned[id] = false;
   for (const auto& [id, bias] : rules.bias)
     if (bias <= kBanBias) banned[id] = true;
-  for (const std::vector<int32_t>& word : rules.bad_words)
+  for (const Tokens& word : rules.bad_words)
     if (word.size() == 1) banned[word[0]] = true;
   const auto nothing_left = [&] { return std::ranges::find(banned, false) == banned.end(); };
   if (nothing_left())

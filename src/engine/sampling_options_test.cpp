@@ -15,16 +15,16 @@ constexpr float kInf = INFINITY;
 constexpr int64_t kVocab = 10;
 
 std::string refusal(const SamplingOptions& options) {
-  auto rules = logit_rules(options, kVocab, std::vector<int32_t>{0});
+  auto rules = logit_rules(options, kVocab, Ints{0});
   if (rules.ok()) return "accepted";
   EXPECT_EQ(rules.error().kind, Error::Kind::Usage);
   return rules.error().message;
 }
 
 TEST(LogitRulesOfARequest, AreOffByDefault) {
-  auto rules = test::good(logit_rules({}, kVocab, std::vector<int32_t>{0, 99}));
+  auto rules = test::good(logit_rules({}, kVocab, Ints{0, 99}));
   EXPECT_FALSE(rules.any());
-  EXPECT_EQ(rules.end_ids, (std::vector<int32_t>{0}));  // 99 is no token of the model
+  EXPECT_EQ(rules.end_ids, (Ints{0}));  // 99 is no token of the model
 }
 
 TEST(LogitRulesOfARequest, TakeEveryField) {
@@ -34,7 +34,7 @@ TEST(LogitRulesOfARequest, TakeEveryField) {
   options.allowed_token_ids = {3, 4, 9};
   options.bad_words = {{9, 9}};
   options.min_tokens = 4, options.logprobs = 20, options.prompt_logprobs = 0;
-  auto rules = test::good(logit_rules(options, kVocab, std::vector<int32_t>{9}));
+  auto rules = test::good(logit_rules(options, kVocab, Ints{9}));
   EXPECT_EQ(rules.repetition, 1.5f);
   EXPECT_EQ(rules.presence, -2);
   EXPECT_EQ(rules.frequency, 2);
@@ -42,7 +42,7 @@ TEST(LogitRulesOfARequest, TakeEveryField) {
   EXPECT_EQ(rules.allowed, options.allowed_token_ids);
   EXPECT_EQ(rules.bad_words, options.bad_words);
   EXPECT_EQ(rules.min_tokens, 4);
-  EXPECT_EQ(rules.end_ids, (std::vector<int32_t>{9}));
+  EXPECT_EQ(rules.end_ids, (Ints{9}));
 }
 
 TEST(LogitRulesOfARequest, NameTheFieldTheValueAndWhatIsAllowed) {

@@ -63,7 +63,7 @@ struct Service::Session : Running::Owner {
   bool began = false;
   bool over = false;
 
-  void say(int64_t at, bool guessed);
+  void say(int64_t at, int drafter);
 };
 
 Service::Service(EngineParts& parts)
@@ -71,7 +71,8 @@ Service::Service(EngineParts& parts)
       scheduler_(parts.limits, *parts.pool, parts.prefix_cache ? &*parts.prefix_cache : nullptr),
       step_(parts, parts.limits),
       controller_(parts) {
-  running_.reserve(parts.limits.max_seqs);
+  running_.reserve(parts.limits.max_seqs), unsaid_.reserve(parts.limits.max_seqs);
+  step_.meanwhile = [this] { say_rest(); };
   stats_.kv_pages_total = parts.pool->num_pages();
 }
 
@@ -156,7 +157,7 @@ void Service::background() {
     bool ran;
     {
       const std::lock_guard lock(driving_);
-      ran = step_once();
+      ran = step_once(true);
     }
     std::unique_lock lock(mutex_);
     if (closing_) return;
@@ -175,7 +176,8 @@ bool Service::try_step() {
   return lock.owns_lock() && step_once();
 }
 
-bool Service::step_once() {
+bool Service::step_once(bool background) {
+  later_ = background && parts_.backend->asynchronous();
   steps_.fetch_add(1, std::memory_order_relaxed);
   admit_orders();
   end_cancelled();
@@ -186,6 +188,7 @@ bool Service::step_once() {
     begin(plan);
     const auto start = Trace::Clock::now();
     step_.run(plan);
+
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
     count_step(plan);
@@ -333,12 +336,12 @@ void Service::open_session(Order&& order) {
 
 void Service::end_cancelled() {
   for (const auto& session : sessions_)
-    if (session->channel->cancelled) finish(*session, {});
+    if (session->channel->cancelled) say_rest(), finish(*session, {});
   sessions_.remove_if([](const auto& session) { return session->over; });
 }
 
-// The token at position `at` of the sequence; positions from emitted_first on came with this step.
-void Service::Session::say(int64_t at, bool guessed) {
+// The token at position `at` of the sequence, guessed by a drafter or (-1) the target's own.
+void Service::Session::say(int64_t at, int drafter) {
   Running& run = *running;
   Generation& stats = run.stats;
   const int32_t id = run.sequence.tokens[at];
@@ -347,11 +350,11 @@ void Service::Session::say(int64_t at, bool guessed) {
   if (!said.emitted) return;
   TokenEvent event{
       .id = id,
-      .from = guessed ? TokenEvent::From::Draft : TokenEvent::From::Target,
+      .from = drafter >= 0 ? TokenEvent::From::Draft : TokenEvent::From::Target,
       .index = std::ssize(stats.tokens),
       .text = std::move(said.text),
   };
-  if (guessed) event.drafter = Register<Proposer>::find(run.drafters[run.chosen].name)->name;
+  if (drafter >= 0) event.drafter = Register<Proposer>::find(run.drafters[drafter].name)->name;
   if (run.plan.logprobs >= 0) {
     const size_t nth = at - run.emitted_first;
     event.logprob = run.logprobs[nth], event.top = run.top[nth];
@@ -368,8 +371,13 @@ void Service::collect(Running& run) {
   const Sequence& sequence = run.sequence;
   const int64_t first = run.emitted_first;
   run.stats.reused_tokens = run.found;
-  for (int64_t at = first; at < sequence.len() && !session.over; ++at) {
-    session.say(at, at - first < run.emitted_drafts);
+  const Given given{&session, first, sequence.len(), run.emitted_drafts, run.chosen};
+  bool later = later_ && session.first_ms > 0 && run.plan.verify && run.plan.logprobs < 0;
+  for (int64_t at = first; at < given.end && later; ++at)
+    later = !session.ending.may_end(sequence.tokens[at], at + 1 >= sequence.max_len);
+  if (later) unsaid_.push_back(given);
+  for (int64_t at = first; at < given.end && !session.over && !later; ++at) {
+    session.say(at, given.by(at));
     // Drafts behind the end were never said.
     for (int64_t i = at - first + 1; session.over && run.plan.verify && i < run.emitted_drafts; ++i)
       --run.stats.accepted, --run.stats.accepted_by_position[i], --run.stats.draft_rounds.back().accepted;
@@ -380,7 +388,15 @@ void Service::collect(Running& run) {
   }
   scheduler_.committed(run);
   if (session.over) finish(session, {});
-  else count(session), session.channel->tell();
+  else if (!later) count(session), session.channel->tell();
+}
+
+void Service::say_rest() {
+  for (const Given& given : unsaid_) {
+    for (int64_t at = given.first; at < given.end; ++at) given.session->say(at, given.by(at));
+    count(*given.session), given.session->channel->tell();
+  }
+  unsaid_.clear();
 }
 
 // Into the totals: what a request has written and guessed since it was counted last.

@@ -43,13 +43,14 @@ class Service {
     double since_ms;
   };
 
-  bool step_once();
+  bool step_once(bool background = false);
   void decide();
   void begin(const StepPlan&);
   void admit_orders();
   void open_session(Order&&);
   void end_cancelled();
   void collect(Running&);
+  void say_rest();
   void count_step(const StepPlan&);
   void trace_step(const StepPlan&, Trace::Clock::time_point start);
   void count(Session&);
@@ -63,6 +64,15 @@ class Service {
   int64_t lanes_ = 0;  // of the trace, given to requests
   Controller controller_;
   std::vector<Running*> running_;  // scratch of a step
+  // What a step gave a request: tokens at [first, end), the first `guessed` of them its `drafter`'s.
+  struct Given {
+    Session* session;
+    int64_t first, end;
+    int guessed, drafter;
+    int by(int64_t at) const { return at - first < guessed ? drafter : -1; }
+  };
+  std::vector<Given> unsaid_;  // end nothing: said beside the device's next work, so that consumers take no time of a step
+  bool later_ = false;         // the engine has a thread of its own for that
 
   std::mutex driving_;  // held by whoever runs step_once()
   std::list<std::unique_ptr<Session>> sessions_;

@@ -33,7 +33,7 @@ Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
 
 std::unique_ptr<TokenStream> submit(Engine& engine, const Request& request) { return good(engine.submit(request)); }
 
-std::vector<int32_t> tokens_of(TokenStream& stream) { return good(stream.result()).tokens; }
+Ints tokens_of(TokenStream& stream) { return good(stream.result()).tokens; }
 
 Generation interrupted(TokenStream& stream) {
   Generation outcome = good(stream.result());
@@ -72,7 +72,7 @@ class Gate {
 TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
   auto engine = load(tiny(4));
   constexpr int kThreads = 4, kEach = 5;
-  std::vector<std::vector<int32_t>> plain, got(kThreads * kEach);
+  std::vector<Ints> plain, got(kThreads * kEach);
   for (int i = 0; i < kThreads * kEach; ++i) plain.push_back(plain_stream(*engine, ask(uint64_t(i), 10 + i)));
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t)
@@ -93,7 +93,7 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
 TEST(Service, TwoThreadsGenerateAtOnceWithoutAThreadOfTheEngines) {
   auto engine = load(tiny(2));
   const auto first = plain_stream(*engine, ask(1, 150)), second = plain_stream(*engine, ask(2, 90));
-  std::vector<int32_t> a, b;
+  Ints a, b;
   std::thread other([&] { a = generate(*engine, ask(1, 150)).tokens; });
   b = generate(*engine, ask(2, 90)).tokens;
   other.join();
@@ -112,7 +112,7 @@ TEST(Service, AConsumerThatTakesNothingPausesOnlyItselfAndLosesNothing) {
   EXPECT_EQ(tokens_of(*fast), plain_short);
   EXPECT_LT(engine->stats().passes, before + 700) << "nothing was taken, so it cannot have ended";
   EXPECT_FALSE(slow->finished());
-  std::vector<int32_t> taken;
+  Ints taken;
   while (auto event = slow->next()) {
     EXPECT_EQ(event->index, std::ssize(taken));
     taken.push_back(event->id);
@@ -133,7 +133,7 @@ TEST(Service, NewsComeOnceUntilTheStreamWasFoundEmptyAndAlwaysAtTheEnd) {
     ++news;
     told.notify_all();
   }));
-  std::vector<int32_t> taken;
+  Ints taken;
   for (int looked = 0; !stream->finished(); ++looked) {
     {
       std::unique_lock lock(mutex);
@@ -207,7 +207,7 @@ TEST(Service, CancelKeepsTheTokensThatWereOut) {
   auto stream = submit(*engine, ask(1, 900));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(stream->next().has_value());
   stream->cancel();
-  const std::vector<int32_t> out = interrupted(*stream).tokens;
+  const Ints out = interrupted(*stream).tokens;
   ASSERT_GE(out.size(), 5u);
   ASSERT_LT(out.size(), plain.size());
   EXPECT_TRUE(std::equal(out.begin(), out.end(), plain.begin()));
@@ -331,7 +331,7 @@ TEST(Service, APoolThatHoldsOneRequestServesMany) {
   options.context_len = 0;
   options.kv_memory_bytes = 8 * int64_t(load(tiny(1))->parts().backend->kv_page_bytes(load(tiny(1))->parts().geometry));
   auto engine = load(options);
-  std::vector<std::vector<int32_t>> plain, got;
+  std::vector<Ints> plain, got;
   std::vector<std::unique_ptr<TokenStream>> streams;
   for (int i = 0; i < 8; ++i) plain.push_back(plain_stream(*engine, ask(uint64_t(i), 200 + 20 * i)));
   for (int i = 0; i < 8; ++i) streams.push_back(submit(*engine, ask(uint64_t(i), 200 + 20 * i)));

@@ -304,6 +304,8 @@ void Step::forward(const StepPlan& plan) {
     }
     rows_.weigh();
     if (parts_.backend->asynchronous()) preview(plan, hidden);
+    if (!flying) parts_.backend->start();  // drafts' time is taken where all is started
+    if (meanwhile) meanwhile();
     doing_ = "waiting for the device";
     if (const Status done = parts_.backend->synchronize(); !done.ok()) return fail_all(plan, done.error());
     ms -= waited_for_drafts(ms_since(start));

@@ -53,6 +53,8 @@ class Step {
 
   // Between the drafts and the pass, and after a request's commit (poison tests); null in production.
   std::function<void(Running&)> after_drafts, after_commit;
+  // What the host has to do while the device works on a pass.
+  std::function<void()> meanwhile;
 
  private:
   void propose(const StepPlan&);
@@ -95,7 +97,7 @@ class Step {
     int32_t id;
   };
   std::vector<Look> looks_;
-  std::vector<int32_t> looked_for_;
+  Tokens looked_for_;
   int64_t most_looked_;  // rows of a prompt at once: those of answers, behind, stay as they are
   std::vector<DraftTask> tasks_;
   std::vector<Running*> verified_;  // the requests whose rows are verified in this step, in order

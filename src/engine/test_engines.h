@@ -85,16 +85,16 @@ class Dice {
   uint32_t next_ = 0;
 };
 
-inline std::vector<int32_t> random_prompt(int len, int vocab, uint64_t seed) {
+inline Ints random_prompt(int len, int vocab, uint64_t seed) {
   Dice dice(seed);
-  std::vector<int32_t> prompt(len);
+  Ints prompt(len);
   for (int32_t& id : prompt) id = dice.below(vocab);
   return prompt;
 }
 
 // About `len` tokens: a file of small functions in a user's turn, and the beginning of its copy in the assistant's. Copying is
 // what the shipped model does well, so sparse drafts are often right.
-inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
+inline Ints copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
   static const char* const kVerbs[] = {"scan", "merge", "split", "load", "filter", "render", "select", "update"};
   static const char* const kNouns[] = {
       "worker", "layer", "token", "store", "relay", "buffer", "packet", "route", "stage", "mount"};
@@ -117,7 +117,7 @@ inline std::vector<int32_t> copying_prompt(const Tokenizer& tokenizer, int len, 
   return prompt;
 }
 
-inline Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
+inline Request ask(Ints prompt, int64_t max_tokens) {
   Request request;
   request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;
@@ -132,7 +132,7 @@ inline Request ask(std::vector<int32_t> prompt, int64_t max_tokens) {
 
 inline Generation generate(Engine& engine, const Request& request) { return good(engine.generate(request)); }
 
-inline std::vector<int32_t> plain_stream(Engine& engine, Request request) {
+inline Ints plain_stream(Engine& engine, Request request) {
   request.speculation.proposer = "none";
   request.speculation.verify = true;
   return generate(engine, request).tokens;

@@ -87,7 +87,7 @@ inline std::unique_ptr<EngineParts> make_parts(Tables tables, const char* device
 }
 
 // A request whose drafts come from the drafter's table.
-inline Request request(std::vector<int32_t> prompt, int gamma, const char* rule) {
+inline Request request(Tokens prompt, int gamma, const char* rule) {
   Request request;
   request.prompt = std::move(prompt);
   request.sampling = {.temperature = 1.0, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 1};

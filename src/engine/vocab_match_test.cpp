@@ -10,7 +10,7 @@ namespace {
 Tokenizer tokenizer_of(std::vector<std::string> more, int first_byte = 0) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(spell_bytes(std::string(1, char(first_byte + byte))));
-  std::vector<int32_t> types(256, 1);
+  Ints types(256, 1);
   std::optional<int32_t> end;
   for (const std::string& token : more) {
     const bool special = token.starts_with("<");

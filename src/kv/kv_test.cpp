@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "base/test_results.h"
 #include "kv/commit.h"
 #include "kv/page_pool.h"
 #include "kv/page_table.h"
@@ -82,7 +83,7 @@ TEST(Commit, AppendsAcceptedDraftsAndLeavesTheNextTokenPending) {
     Sequence sequence;
     sequence.tokens = {5, 6, 7};
     sequence.committed_len = 2;
-    const std::vector<int32_t> drafts{10, 11, 12};
+    const Ints drafts{10, 11, 12};
     const Commit commit = commit_path(sequence, 4, std::span(drafts.data(), size_t(accepted)), 99);
     EXPECT_EQ(commit.first, 2);
     EXPECT_EQ(commit.num_rows, 4);
@@ -99,7 +100,7 @@ TEST(CommitDeathTest, RefusesMoreDraftsThanRows) {
   Sequence sequence;
   sequence.tokens = {5, 6, 7};
   sequence.committed_len = 2;
-  const std::vector<int32_t> drafts{10, 11};
+  const Ints drafts{10, 11};
   EXPECT_DEATH(commit_path(sequence, 2, drafts, 99), "check failed");
 }
 

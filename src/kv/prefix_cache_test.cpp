@@ -1,4 +1,5 @@
 #include "kv/prefix_cache.h"
+#include "base/test_results.h"
 
 #include <gtest/gtest.h>
 
@@ -8,13 +9,13 @@
 namespace hunch {
 namespace {
 
-std::vector<int32_t> counted(int32_t from, int64_t length) {
-  std::vector<int32_t> out(length);
+Ints counted(int32_t from, int64_t length) {
+  Ints out(length);
   std::iota(out.begin(), out.end(), from);
   return out;
 }
 
-Sequence sequence_of(std::vector<int32_t> tokens, int64_t committed, PagePool& pool) {
+Sequence sequence_of(Ints tokens, int64_t committed, PagePool& pool) {
   Sequence sequence;
   sequence.tokens = std::move(tokens);
   sequence.committed_len = committed;

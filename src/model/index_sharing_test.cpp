@@ -1,4 +1,5 @@
 #include "model/index_sharing.h"
+#include "base/test_results.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@ TEST(IndexSharing, GroupsATreeLevelByLevelOrAlongItsPaths) {
   //      0
   //    1   3
   //   2 5   4
-  const std::vector<int32_t> parents = {-1, 0, 1, 0, 3, 1};
+  const Ints parents = {-1, 0, 1, 0, 3, 1};
   std::vector<int> order;
   traverse(parents, 6, false, order);
   EXPECT_EQ(order, (std::vector<int>{0, 1, 3, 2, 5, 4}));
@@ -20,7 +21,7 @@ TEST(IndexSharing, GroupsATreeLevelByLevelOrAlongItsPaths) {
 }
 
 TEST(IndexSharing, LetsTheLongestPrefixChoose) {
-  const std::vector<int32_t> positions = {9, 10, 11, 10, 11};
+  const Ints positions = {9, 10, 11, 10, 11};
   const View<const int32_t, 1> view(positions.data(), 5);
   EXPECT_EQ(chooser_of(std::vector<int>{1, 4, 2}, view), 4);
   EXPECT_EQ(chooser_of(std::vector<int>{3, 0}, view), 3);
@@ -29,13 +30,13 @@ TEST(IndexSharing, LetsTheLongestPrefixChoose) {
 TEST(IndexSharing, KeepsForcedBlocksOfTheRowAndLeavesOutWhatIsBehindIt) {
   const NsaShape s{.variant = "std", .sel_block = 16, .sel_count = 6, .init_blocks = 1, .local_blocks = 2};
   ASSERT_EQ(shared_list_len(s), 9);
-  const std::vector<int32_t> chosen = {0, 3, 5, 9, 10, -1};
-  std::vector<int32_t> got(9);
+  const Ints chosen = {0, 3, 5, 9, 10, -1};
+  Ints got(9);
   const auto taken = [&](int64_t position) { return take_shared(s, position, chosen.data(), got.data()), got; };
-  EXPECT_EQ(taken(10 * 16), (std::vector<int32_t>{0, 3, 5, 9, 10, -1, -1, -1, -1}));
-  EXPECT_EQ(taken(10 * 16 - 1), (std::vector<int32_t>{0, 3, 5, 8, 9, -1, -1, -1, -1}));
-  EXPECT_EQ(taken(7 * 16), (std::vector<int32_t>{0, 3, 5, 6, 7, -1, -1, -1, -1}));
-  EXPECT_EQ(taken(5), (std::vector<int32_t>{0, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(taken(10 * 16), (Ints{0, 3, 5, 9, 10, -1, -1, -1, -1}));
+  EXPECT_EQ(taken(10 * 16 - 1), (Ints{0, 3, 5, 8, 9, -1, -1, -1, -1}));
+  EXPECT_EQ(taken(7 * 16), (Ints{0, 3, 5, 6, 7, -1, -1, -1, -1}));
+  EXPECT_EQ(taken(5), (Ints{0, -1, -1, -1, -1, -1, -1, -1, -1}));
 }
 
 TEST(IndexSharing, KnowsWhenThereIsNone) {

@@ -44,7 +44,7 @@ std::vector<float> stored(bool latent, bool attends) {
   const auto store = backend->make_kv_store({DType::F32, 1, s.kv_heads, s.head_dim}, 4);
   Pass pass(*backend, s, *store, {.max_rows = int(kRows)});
   const Segment segment{.sequence = &sequence, .first_position = kFirst, .num_rows = int(kRows)};
-  const std::vector<int32_t> ids(kRows, 1);
+  const Ints ids(kRows, 1);
   pass.begin(View<const int32_t, 1>(ids.data(), kRows), std::span(&segment, 1));
   const auto in = test::gaussian(kRows * kHidden);
   std::vector<float> x(in.size()), k(16), v(16), out;

@@ -11,7 +11,7 @@
 namespace hunch {
 namespace {
 
-using Sets = std::vector<std::vector<int32_t>>;
+using Sets = std::vector<Ints>;
 
 Sets chosen(std::vector<std::vector<float>> rows, int64_t budget, int sinks, int recent, bool joint) {
   std::vector<float> flat;
@@ -67,7 +67,7 @@ TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {
       const auto backend = test::good(Register<Backend>::find(device)->make({.threads = 1}));
       const KvGeometry geometry{type, kLayers, kKvHeads, kDim};
       const auto store = backend->make_kv_store(geometry, 2);
-      const std::vector<int32_t> pages{1, 0};
+      const Ints pages{1, 0};
       const KvRef kv{store.get(), test::view(pages)};
       std::vector<float> rows(100 * kKvHeads * kDim), query(kHeads * kDim);
       uint32_t n = 0;

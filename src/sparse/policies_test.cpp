@@ -27,7 +27,7 @@ using Scores = std::vector<double>;
 
 struct Live {  // one sequence and what its last pass showed the policy
   Sequence sequence;
-  std::vector<int32_t> pages;
+  Ints pages;
   PassInfo info;
   std::vector<float> q[kLayers], true_lse[kLayers], draft_lse[kLayers];  // [row][head][dim]; [row][head]
   std::vector<float> lse_before[kLayers];                                // true_lse of the pass before
@@ -92,7 +92,7 @@ class Rig {
     }
     read_all(runs);
   }
-  void commit(Live& run, const std::vector<int32_t>& rows, bool tree) {
+  void commit(Live& run, const Ints& rows, bool tree) {
     if (tree) {
       std::vector<int64_t> from, to;
       for (size_t i = 0; i < rows.size(); ++i)
@@ -110,7 +110,7 @@ class Rig {
     return policy->select(
         layer, {}, {.sequence = &run.sequence, .draft = true, .first_position = run.sequence.committed_len, .num_rows = 1});
   }
-  std::vector<int32_t> listed(Slot slot, int layer, int set) const {
+  Ints listed(Slot slot, int layer, int set) const {
     const auto list = policy->selected(slot, layer);
     return {&list(set, 0), &list(set, 0) + list.extent[1]};
   }
@@ -290,7 +290,7 @@ void expect_copied(Rig& rig, const Live& run, const std::string& what) {
 }
 
 // Rows of the last pass that count, given those that were accepted.
-std::vector<int> counting(const std::string& rows, const Live& run, const std::vector<int32_t>& accepted) {
+std::vector<int> counting(const std::string& rows, const Live& run, const Ints& accepted) {
   std::vector<int> all(run.info.num_rows);
   std::iota(all.begin(), all.end(), 0);
   if (rows == "all" || (rows == "accepted" && accepted.empty())) return all;
@@ -331,8 +331,7 @@ std::vector<Config> scored_configs() {
 }
 
 // What the definition of a scored policy says of the last pass.
-void expect_scored(
-    Rig& rig, const Config& config, const Live& run, const std::vector<int32_t>& accepted, const std::string& what) {
+void expect_scored(Rig& rig, const Config& config, const Live& run, const Ints& accepted, const std::string& what) {
   const std::string name = config.policy;
   const bool vegas = name == "vegas";
   const PolicyOptions& o = config.options;
@@ -364,7 +363,7 @@ void expect_rounds(const char* device, const Config& config) {
     else expect_scored(rig, config, *run, {}, what + " prompt");
   }
   // A chain, a tree with rows whose draft steps never ran, a chain, rows that no draft step made.
-  const std::vector<int32_t> paths[] = {{0, 1, 2}, {0, 2, 4}, {0}, {0, 1}};
+  const Ints paths[] = {{0, 1, 2}, {0, 2, 4}, {0}, {0, 1}};
   const std::vector<int> drafted[] = {{0, 1, 2, 3}, {0, 2, 3}, {0, 1, 2, 3}, {}};
   for (int round = 0; round < 4; ++round) {
     for (Live* run : both) rig.draft(*run, drafted[round]);
@@ -467,7 +466,7 @@ TEST(Policies, OfDraftStepsSelectWhatTheirDefinitionsSay) {
 }
 
 TEST(Policies, RandomDrawsAnewEveryRoundAndAlikeEveryTime) {
-  std::vector<std::vector<int32_t>> lists[2];
+  std::vector<Ints> lists[2];
   for (auto& seen : lists) {
     Rig rig("reference", "random", {.ratio = 0.1});
     Live run = rig.start(0, 230);

@@ -63,7 +63,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
   SparseCheck check(rig.setup(options, kRows));
   check.open(rig.sequence);
   int64_t entries_read = 0;
-  std::vector<std::vector<int32_t>> before;
+  std::vector<Ints> before;
   for (int layer = 0; layer < kLayers; ++layer) {
     const auto k = noise(len + kRows, kKvHeads), v = noise(len + kRows, kKvHeads), q = noise(kRows, kHeads, 4);
     const auto keys = view(k, len + kRows, kKvHeads, kDim), values = view(v, len + kRows, kKvHeads, kDim),
@@ -82,7 +82,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
         .kv = reading.selection.kv,
         .first_entry = first,
     });
-    std::vector<int32_t> last(kRows);
+    Ints last(kRows);
     for (int r = 0; r < kRows; ++r) last[r] = int32_t(first) + r;
     AttentionRun run{.num_rows = kRows, .kv = reading.selection.kv, .last = view(last, kRows)};
     run.head_first = reading.head_first;

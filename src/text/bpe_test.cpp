@@ -1,4 +1,5 @@
 #include "text/bpe.h"
+#include "base/test_results.h"
 
 #include <gtest/gtest.h>
 
@@ -58,9 +59,9 @@ TEST(Bpe, MergesWordsOfAnyLengthAsTheDefinitionDoes) {
     for (const size_t length : {1, 2, 3, 7, 23, 24, 25, 26, 60, 300}) {
       std::string word;
       for (size_t i = 0; i < length; ++i) word += "abc"[random() % (round % 2 ? 3 : 2)];
-      std::vector<int32_t> got;
+      Ints got;
       bpe.encode_word(word, got);
-      std::vector<int32_t> expected;
+      Ints expected;
       for (const std::string& part : merged_by_definition(word, merges)) expected.push_back(ids[part]);
       EXPECT_EQ(got, expected) << word;
     }

@@ -23,9 +23,7 @@ ChatPrompt prompt(const ChatRenderer& renderer, const std::vector<Json>& turns) 
 
 class Renderer : public testing::Test {
  protected:
-  int count(const std::vector<int32_t>& ids, std::string_view mark) const {
-    return int(std::ranges::count(ids, wren_.token_id(mark).value()));
-  }
+  int count(const Ints& ids, std::string_view mark) const { return int(std::ranges::count(ids, wren_.token_id(mark).value())); }
   const Tokenizer wren_ = load("wren"), llama_ = load("llama3");
 };
 

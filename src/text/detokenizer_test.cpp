@@ -13,8 +13,8 @@ namespace {
 class DetokenizerTest : public testing::Test {
  protected:
   // One token per byte: the worst splits.
-  std::vector<int32_t> byte_ids(std::string_view bytes) const {
-    std::vector<int32_t> ids;
+  Ints byte_ids(std::string_view bytes) const {
+    Ints ids;
     for (size_t i = 0; i < bytes.size(); ++i) ids.push_back(*tokenizer_.token_id(bytes.substr(i, 1)));
     return ids;
   }

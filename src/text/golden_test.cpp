@@ -15,7 +15,7 @@ namespace {
 using test::encode;
 using test::read_data;
 
-uint32_t sum_of(const std::vector<int32_t>& ids) {
+uint32_t sum_of(const Ints& ids) {
   uint32_t sum = 0;
   for (size_t j = 0; j < ids.size(); ++j) sum += uint32_t(j + 1) * uint32_t(ids[j]);
   return sum & 0xFFFFFF;
@@ -43,13 +43,13 @@ TEST_P(Golden, IdsEqualThoseOfHuggingFaceOnEveryLine) {
     EXPECT_EQ(sum_of(ids), parsed) << "line " << i << ": " << lines_[i];
     EXPECT_EQ(sum_of(encode(tokenizer_, lines_[i], {.parse_special = false, .add_bos = false})), plain)
         << "line " << i << ": " << lines_[i];
-    if (golden_["ids"].contains(key)) { EXPECT_EQ(ids, golden_["ids"][key].get<std::vector<int32_t>>()) << "line " << i; }
+    if (golden_["ids"].contains(key)) { EXPECT_EQ(ids, golden_["ids"][key].get<Ints>()) << "line " << i; }
   }
 }
 
 TEST_P(Golden, BosAndVocabularySizeEqualThoseOfHuggingFace) {
   EXPECT_EQ(tokenizer_.vocab_size(), golden_["vocab"].get<int>());
-  const auto bos = golden_["bos"].get<std::vector<int32_t>>();
+  const auto bos = golden_["bos"].get<Ints>();
   EXPECT_EQ(tokenizer_.adds_bos(), !bos.empty());
   auto with = encode(tokenizer_, "a", {}), without = encode(tokenizer_, "a", {.add_bos = false});
   without.insert(without.begin(), bos.begin(), bos.end());
@@ -58,8 +58,8 @@ TEST_P(Golden, BosAndVocabularySizeEqualThoseOfHuggingFace) {
 
 TEST_P(Golden, DecodedTextEqualsThatOfHuggingFaceAlsoWhereCharactersBreak) {
   for (const auto& [key, text] : golden_["decoded"].items()) {
-    const auto ids = golden_["ids"][key].get<std::vector<int32_t>>();
-    std::vector<int32_t> every_second;
+    const auto ids = golden_["ids"][key].get<Ints>();
+    Ints every_second;
     for (size_t i = 1; i < ids.size(); i += 2) every_second.push_back(ids[i]);
     EXPECT_EQ(detokenize(tokenizer_, every_second), text.get<std::string>()) << "line " << key;
   }

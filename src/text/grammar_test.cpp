@@ -24,7 +24,7 @@ class Grammars : public ::testing::Test {
     static const Tokenizer loaded = test::load("wren");
     return loaded;
   }
-  static std::vector<int32_t> ids_of(std::string_view text) { return test::encode(tokenizer(), text, {.add_bos = false}); }
+  static Ints ids_of(std::string_view text) { return test::encode(tokenizer(), text, {.add_bos = false}); }
   static int64_t vocab() { return tokenizer().vocab_size() + 40; }  // padded rows
   static GrammarCompiler& compiler() {
     static GrammarCompiler made(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60});
@@ -103,7 +103,7 @@ TEST_F(Grammars, MasksSayWhatIsAccepted) {
                R"({"kö": "ab"})"},
            {Kind::Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
     GrammarState at = state(kind, grammar);
-    std::vector<int32_t> ids = ids_of(text);
+    Ints ids = ids_of(text);
     ids.push_back(eos());
     for (const int32_t next : ids) {
       EXPECT_GT(expect_true_mask(at), 0);

@@ -17,6 +17,7 @@ class StopTexts {
   // UTF-8.
   explicit StopTexts(std::vector<std::string> stops);
 
+  bool empty() const { return stops_.empty(); }
   // Appends to `out` what may be given out after this piece. True if a stop text is complete: what follows it is dropped, and
   // further pieces give nothing.
   bool feed(std::string_view piece, std::string& out);

@@ -58,14 +58,14 @@ inline Tokenizer load(const std::string& name, const std::string& config = {}) {
   return good(Tokenizer::from_json(read_data(name + ".json"), config));
 }
 
-inline std::vector<int32_t> encode(const Tokenizer& tokenizer, std::string_view text, EncodeOptions options = {}) {
+inline Ints encode(const Tokenizer& tokenizer, std::string_view text, EncodeOptions options = {}) {
   return good(tokenizer.encode(text, options));
 }
 
 // The same vocabulary as a GGUF file would hold it.
 struct GgufCopy {
   std::vector<std::string> tokens, merges;
-  std::vector<int32_t> types;
+  Ints types;
 
   explicit GgufCopy(const std::string& name) {
     const auto json = nlohmann::json::parse(read_data(name + ".json"));

@@ -188,7 +188,7 @@ TEST(Tokenizer, KnowsItsTokensAndIsSilentAboutOthers) {
   const Tokenizer tokenizer = load("wren", R"({"eos_token":{"content":"<|im_end|>"},"bos_token":null,"add_bos_token":false})");
   EXPECT_EQ(tokenizer.vocab_size(), 16384);
   EXPECT_EQ(tokenizer.token_id("<|im_end|>"), 16370);
-  EXPECT_EQ(tokenizer.eos_ids(), (std::vector<int32_t>{16370, 16368}));
+  EXPECT_EQ(tokenizer.eos_ids(), (Ints{16370, 16368}));
   EXPECT_FALSE(tokenizer.bos_id().has_value());
   EXPECT_FALSE(tokenizer.token_id("no such token").has_value());
   EXPECT_EQ(tokenizer.token_bytes(16370), "<|im_end|>");
@@ -214,7 +214,7 @@ TEST(Tokenizer, EncodesFromManyThreadsAtOnce) {
   const Tokenizer tokenizer = load("wren");
   const std::string text = json::parse(read_data("lines.json")).dump();
   const auto expected = encode(tokenizer, text);
-  std::vector<std::vector<int32_t>> got(4);
+  std::vector<Ints> got(4);
   std::vector<std::thread> threads;
   for (auto& ids : got) threads.emplace_back([&] { ids = encode(tokenizer, text); });
   for (std::thread& thread : threads) thread.join();

@@ -61,7 +61,7 @@ class Crowd {
 };
 
 struct State {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   std::vector<float> kv;
 };
 

@@ -52,7 +52,7 @@ class Equality {
 
  private:
   Engine& engine_;
-  std::map<std::pair<int, size_t>, std::vector<int32_t>> plain_;
+  std::map<std::pair<int, size_t>, Ints> plain_;
 };
 
 inline constexpr int kGammas[] = {1, 2, 4, 7, 15};

@@ -61,10 +61,10 @@ TEST(LightDrafts, RunUnderRuleRatio) {
 }
 
 struct Drafts {
-  std::vector<std::vector<int32_t>> rounds;    // the tokens of every draft
-  std::vector<std::vector<int32_t>> selected;  // and the positions that every round chose, layer 1
+  std::vector<Ints> rounds;    // the tokens of every draft
+  std::vector<Ints> selected;  // and the positions that every round chose, layer 1
   int64_t passes = 0, drafted = 0;
-  std::vector<int32_t> stream;
+  Ints stream;
 };
 
 Drafts drafts_of(Engine& engine, const Request& request, float stop_below) {
@@ -101,9 +101,9 @@ int64_t saved_by_a_lookup(
 }
 
 // A stretch again and again: look-ups find something in every round.
-std::vector<int32_t> again_and_again() {
+Ints again_and_again() {
   const auto stretch = random_prompt(17, 256, 5);
-  std::vector<int32_t> prompt;
+  Ints prompt;
   while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
   return prompt;
 }

@@ -35,7 +35,7 @@ inline void set_method(Request& request, const Method& method, int gamma) {
 }
 
 // The first `shared` tokens are the same for all seeds; then phrases of the beginning come back, with noise between them.
-inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
+inline Ints phrases(int len, int shared, uint64_t seed) {
   auto prompt = random_prompt(len, 256, 11);
   const auto noise = random_prompt(len, 256, 100 + seed);
   for (int at = shared; at < len; ++at) prompt[at] = at % 30 < 10 ? noise[at] : prompt[at % 30];
@@ -44,7 +44,7 @@ inline std::vector<int32_t> phrases(int len, int shared, uint64_t seed) {
 
 // Samplings and rules of logits and ends. Some are made from what plain decoding says, so that they have work to do.
 inline constexpr int kNumKinds = 8;
-inline Request request_of_kind(Engine& plain, int kind, std::vector<int32_t> prompt, int64_t max_tokens) {
+inline Request request_of_kind(Engine& plain, int kind, Ints prompt, int64_t max_tokens) {
   auto out = ask(std::move(prompt), max_tokens);
   SamplingOptions& s = out.sampling;
   s.seed = 70u + uint64_t(kind);

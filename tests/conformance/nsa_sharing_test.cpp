@@ -14,8 +14,8 @@ using namespace test;
 struct Asked {
   int layer = 0;
   bool given = false, reads = false;
-  std::vector<int64_t> rows, positions;                      // of the pass, in order
-  std::vector<std::vector<std::vector<int32_t>>> own, read;  // [row][kv_head]: by the row's own scores, and read
+  std::vector<int64_t> rows, positions;      // of the pass, in order
+  std::vector<std::vector<Ints>> own, read;  // [row][kv_head]: by the row's own scores, and read
 };
 std::vector<Asked>* kept_calls = nullptr;
 
@@ -28,13 +28,13 @@ class Recorder final : public ReferenceBackend {
     NsaShape exact = *args.nsa.shape;
     exact.sel_count = sel_count;
     NsaAttentionArgs own = args;
-    std::vector<int32_t> lists(rows * heads * sel_count, -1);
+    Ints lists(rows * heads * sel_count, -1);
     own.nsa.shape = &exact, own.given = false, own.out = {};
     own.chosen = View<int32_t, 3>(lists.data(), rows, heads, sel_count);
     ReferenceBackend::nsa_attention(own);
     Asked asked{.layer = args.layer, .given = args.given, .reads = args.out.data != nullptr};
     const auto listed = [](View<int32_t, 3> all, int64_t row) {
-      std::vector<std::vector<int32_t>> out;
+      std::vector<Ints> out;
       for (int64_t head = 0; all.data && head < all.extent[1]; ++head) {
         out.emplace_back();
         for (int64_t i = 0; i < all.extent[2]; ++i)
@@ -157,7 +157,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
     for (size_t row = 0; row < read.rows.size(); ++row, ++rows)
       for (size_t head = 0; head < read.read[row].size(); ++head) {
         const int64_t own = read.positions[row] / shape.sel_block;
-        std::vector<int32_t> want;
+        Ints want;
         for (int32_t block = 0; block <= own; ++block) {
           const auto& chosen = read.own[deepest][head];
           const bool forced = block < shape.init_blocks || own - block < shape.local_blocks;
@@ -208,7 +208,7 @@ TEST_P(Sharing, LeavesNothingForExactRequests) {
 TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   auto engine = load({.model = tiny_path(GetParam()), .threads = 2, .context_len = 512});
   const int layers = engine->parts().model->shape().layers;
-  const std::vector<std::vector<int32_t>> texts = {phrases(300, 40, 1), phrases(330, 40, 2)};
+  const std::vector<Ints> texts = {phrases(300, 40, 1), phrases(330, 40, 2)};
   int evaluations = 0;
   auto found =
       good(calibrate_reuse(engine->parts(), texts, 64, [&](int done, int total) { return evaluations = done, done <= total; }));

@@ -75,7 +75,7 @@ TEST_P(Nsa, APromptInAnyChunksLeavesTheSameEntriesAndTokens) {
   for (const Place& place : places()) {
     EngineOptions options{
         .model = tiny_path(GetParam()), .device = place.device, .isa = place.isa, .context_len = 256, .chunk_len = 512};
-    std::vector<int32_t> tokens;
+    Ints tokens;
     std::vector<float> kv;
     for (const int chunk : {512, 2, 7, 64, 149}) {
       options.chunk_len = chunk, options.threads = 1 + chunk % 2;

@@ -27,7 +27,7 @@ class RandomTrees final : public Proposer {
     int32_t token;
     bool right;
   };
-  static bool begins(const std::vector<int32_t>& tokens, const std::vector<int32_t>& all) {
+  static bool begins(const Ints& tokens, const Ints& all) {
     return tokens.size() <= all.size() && std::equal(tokens.begin(), tokens.end(), all.begin());
   }
 
@@ -71,7 +71,7 @@ class RandomTrees final : public Proposer {
   }
 
   Dice dice_{5};
-  std::vector<int32_t> known_;
+  Ints known_;
   std::vector<Node> nodes_;
   std::vector<int> order_, place_;
 };

@@ -90,7 +90,7 @@ inline EngineOptions with_draft_model(
   return options;
 }
 
-inline Request drafting(std::vector<int32_t> prompt, int new_tokens, int gamma, double temperature, const char* rule = "match") {
+inline Request drafting(Ints prompt, int new_tokens, int gamma, double temperature, const char* rule = "match") {
   Request out = test::ask(std::move(prompt), new_tokens);
   out.sampling.temperature = temperature;
   out.speculation.proposer = "draft_model", out.speculation.num_tokens = gamma, out.speculation.rule = rule;

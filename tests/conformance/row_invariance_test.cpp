@@ -8,7 +8,7 @@ namespace {
 using namespace test;
 
 struct State {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   std::vector<float> kv;
 };
 

@@ -20,8 +20,7 @@ inline std::vector<Generation> generate_together(Engine& engine, const std::vect
 }
 
 // Drafts of `self` over a share of the cache.
-inline Request self_drafting(
-    std::vector<int32_t> prompt, int64_t max_tokens, double ratio, int gamma, std::string_view policy = "vegas") {
+inline Request self_drafting(Ints prompt, int64_t max_tokens, double ratio, int gamma, std::string_view policy = "vegas") {
   auto out = ask(std::move(prompt), max_tokens);
   SpeculationOptions& o = out.speculation;
   o.proposer = "self", o.policy = policy, o.ratio = ratio, o.num_tokens = gamma;

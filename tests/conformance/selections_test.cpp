@@ -75,8 +75,8 @@ TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
   auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());
   const auto selected = step->policy()->selected(0, 1);
-  std::vector<int32_t> got(&selected(0, 0), &selected(0, 0) + selected.extent[1]);
-  EXPECT_EQ(got, (std::vector<int32_t>{0, 1, 2, 3, 142, 143, 144, 145, 146, 147}));
+  Ints got(&selected(0, 0), &selected(0, 0) + selected.extent[1]);
+  EXPECT_EQ(got, (Ints{0, 1, 2, 3, 142, 143, 144, 145, 146, 147}));
 }
 
 }

@@ -233,6 +233,34 @@ TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
   }
 }
 
+// What a step gave is said beside the next one's work: in order, once each, by whom it is, up to the end or a cancellation.
+TEST_P(Device, ConsumersGetEveryTokenOnceAndByWhom) {
+  auto options = tiny("qwen3-tied");
+  options.max_num_seqs = 3;
+  auto engine = load(options);
+  std::vector<Request> requests(3, self_drafting(phrases(140, 40, 1), 20, 0.3, 3, "streamingllm"));
+  requests[0].speculation.proposer = "suffix", requests[1].speculation.verify = false, requests[2].max_tokens = 100;
+  requests[2].speculation.proposer = "none";  // a token a step
+  std::vector<Ints> wanted;
+  for (const Request& request : requests) wanted.push_back(generate(*engine, request).tokens);
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (const Request& request : requests) streams.push_back(good(engine->submit(request)));
+  for (const size_t i : {2, 1, 0}) {
+    Ints said;
+    int64_t guessed = 0;
+    while (const auto event = streams[i]->next()) {
+      said.push_back(event->id), guessed += event->from == TokenEvent::From::Draft;
+      if (i == 2 && said.size() == 9) streams[i]->cancel();
+    }
+    const auto generation = good(streams[i]->result());
+    EXPECT_EQ(said, generation.tokens) << i;
+    if (i == 2) wanted[i].resize(generation.steps + 1);
+    EXPECT_EQ(said, wanted[i]) << i;
+    EXPECT_TRUE(i != 0 || guessed == generation.accepted) << guessed;
+  }
+  EXPECT_EQ(engine->stats().generated_tokens, 4 * 20 + 100 + std::ssize(wanted[2]));
+}
+
 TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   if (slow()) GTEST_SKIP() << "plain loops";
   auto engine = load({.model = wren_path(), .device = device_, .context_len = 8704});
@@ -277,7 +305,7 @@ TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
 
 TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
   for (const char* model : {"qwen3-untied", "llama-linear", "qwen2-window", "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf"}) {
-    std::vector<int32_t> whole;
+    Ints whole;
     for (const int chunk : {512, 2, 3, 7, 64, 149}) {
       auto options = tiny(model);
       options.chunk_len = chunk;

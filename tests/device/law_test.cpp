@@ -11,7 +11,7 @@ namespace {
 using namespace test;
 
 constexpr int kTokens = 4, kChoices = 3;
-using Path = std::vector<int32_t>;
+using Path = Ints;
 
 Request drawn(const Path& prompt, int64_t tokens) {
   auto request = ask(prompt, tokens);

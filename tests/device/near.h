@@ -7,7 +7,7 @@
 
 namespace hunch::test {
 
-inline std::vector<float> prompt_logprobs(Engine& engine, std::vector<int32_t> prompt) {
+inline std::vector<float> prompt_logprobs(Engine& engine, Ints prompt) {
   auto asked = ask(std::move(prompt), 1);
   asked.sampling.prompt_logprobs = 0;
   std::vector<float> out;

@@ -90,7 +90,7 @@ TEST_F(DeviceNsa, PrecisionClassesReadWhatTheySay) {
     request.speculation.reuse_layers = layers, request.speculation.group_rows = group_rows;
     return generate(*engine, request);
   };
-  std::vector<int32_t> reusing;
+  Ints reusing;
   for (const Way& way : kWays) {
     if (std::string_view(way.proposer) == "auto") continue;
     const auto what = fmt::format("{} {}", way.proposer, way.beside);

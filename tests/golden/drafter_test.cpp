@@ -26,7 +26,7 @@ struct Drafter {
   const Json* golden;
   std::unique_ptr<Engine> engine;
   std::string method;
-  std::vector<int32_t> text;  // prompt and greedy continuation
+  Ints text;  // prompt and greedy continuation
 };
 
 Drafter load_drafter(const Json& golden_of, const char* device) {
@@ -37,7 +37,7 @@ Drafter load_drafter(const Json& golden_of, const char* device) {
   out.engine = load(options);
   out.method = out.engine->parts().learned.at(0).name;
   const Json& of_target = golden()["targets"][target];
-  out.text = of_target["ids"].get<std::vector<int32_t>>();
+  out.text = of_target["ids"].get<Ints>();
   for (const Json& token : of_target["greedy"]) out.text.push_back(token);
   return out;
 }
@@ -74,10 +74,10 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
   const Drafter drafter = load_drafter(mine(), std::get<1>(GetParam()));
   for (const Json& chain : mine()["chains"]) {
     const auto committed = chain["committed"].get<int64_t>();
-    const auto wanted = chain["tokens"].get<std::vector<int32_t>>();
+    const auto wanted = chain["tokens"].get<Ints>();
     for (const int64_t prompt_len : std::set<int64_t>{20, committed}) {
       const auto run = make_step(*drafter.engine, drafting(drafter, prompt_len, int(wanted.size())));
-      std::vector<int32_t> drafted;
+      Ints drafted;
       run->hot_loop().after_drafts = [&](Running& who) {
         if (who.sequence.committed_len != committed) return;
         drafted.clear();
@@ -102,11 +102,11 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
     options.drafters.push_back({.method = "mtp"});
     const auto engine = load(options);
     for (const Json& c : data["cases"]) {
-      const auto wanted = c["mtp"].get<std::vector<int32_t>>();
-      auto asked = ask(c["ids"].get<std::vector<int32_t>>(), 20);
+      const auto wanted = c["mtp"].get<Ints>();
+      auto asked = ask(c["ids"].get<Ints>(), 20);
       asked.speculation.proposer = "mtp", asked.speculation.num_tokens = int(wanted.size());
       const auto run = make_step(*engine, asked);
-      std::vector<int32_t> drafted;
+      Ints drafted;
       run->hot_loop().after_drafts = [&](Running& who) {
         for (int node = 0; node < who.tree().size; ++node) drafted.push_back(who.tree().tokens(node));
       };
@@ -118,7 +118,7 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
 }
 
 // Paths of a tree's nodes, as texts of token ids.
-std::set<std::string> paths(const std::vector<int32_t>& tokens, const std::vector<int>& parents, const std::vector<int>& which) {
+std::set<std::string> paths(const Ints& tokens, const std::vector<int>& parents, const std::vector<int>& which) {
   std::set<std::string> out;
   for (const int node : which) {
     std::string path;
@@ -143,7 +143,7 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   const auto run = make_step(*drafter.engine, asked);
   std::set<std::string> drafted;
   run->hot_loop().after_drafts = [&](Running& who) {
-    std::vector<int32_t> tokens;
+    Ints tokens;
     std::vector<int> parents, all;
     for (int node = 0; node < who.tree().size; ++node) {
       tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[node]);

@@ -41,7 +41,7 @@ double log_sum_exp(const std::vector<float>& logits) {
 Errors compare(Engine& engine, const Json& data, double margin) {
   Errors errors;
   for (const Json& c : data["cases"]) {
-    const auto ids = c["ids"].get<std::vector<int32_t>>();
+    const auto ids = c["ids"].get<Ints>();
     std::vector<int64_t> wanted;
     for (const Json& top : c["top"]) wanted.push_back(top["pos"]);
     for (const Json& full : c.value("logits", Json::array())) wanted.push_back(full["pos"]);
@@ -60,7 +60,7 @@ Errors compare(Engine& engine, const Json& data, double margin) {
     for (const Json& full : c.value("logits", Json::array()))
       for (size_t i = 0; i < full["values"].size(); ++i) note(errors.logit, double(rows.at(full["pos"])[i]), full["values"][i]);
 
-    const auto greedy = c["greedy"].get<std::vector<int32_t>>();
+    const auto greedy = c["greedy"].get<Ints>();
     const auto tokens = generate(engine, ask(ids, std::ssize(greedy))).tokens;
     const size_t equal = size_t(std::mismatch(greedy.begin(), greedy.end(), tokens.begin()).first - greedy.begin());
     errors.greedy_equal += int64_t(equal);

@@ -9,8 +9,7 @@
 namespace hunch::test {
 
 // Logits of every prompt row, [position][vocab]; `wanted` positions only are kept.
-inline std::map<int64_t, std::vector<float>> logits_of(
-    Engine& engine, const std::vector<int32_t>& ids, const std::vector<int64_t>& wanted) {
+inline std::map<int64_t, std::vector<float>> logits_of(Engine& engine, const Ints& ids, const std::vector<int64_t>& wanted) {
   EngineParts& parts = engine.parts();
   const ModelShape& shape = parts.model->shape();
   Sequence sequence;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/test_results.h"
 #include "joint.h"
 
 namespace hunch {
@@ -94,7 +95,7 @@ TEST(Law, MatchEmitsThePlainStreamForEveryLookUpWhateverItsSettings) {
     int64_t drafted = 0, accepted = 0;
     for (int key = 0; key < 240; ++key) {
       Request request = toy_request(1 + key % 5, "match", kSamplings[key % 5]);
-      std::vector<int32_t> streams[2];
+      Ints streams[2];
       for (const bool speculate : {false, true}) {
         request.speculation.proposer = speculate ? proposer : "none";
         const auto step = decoded(*parts, request, key, [&](RequestPlan& plan) {
@@ -126,7 +127,7 @@ TEST(Law, MatchEmitsThePlainStreamForEverySampling) {
         Request request = toy_request(gamma, "match", s);
         int64_t drafted = 0, accepted = 0;  // first positions only
         for (int key = 0; key < 500; ++key) {
-          std::vector<int32_t> streams[2];
+          Ints streams[2];
           for (const bool speculate : {false, true}) {
             request.speculation.proposer = speculate ? "self" : "none";
             const auto step = decoded(*parts, request, key);

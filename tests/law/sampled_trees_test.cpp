@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "base/test_results.h"
 #include "draft/confidence.h"
 #include "joint.h"
 
@@ -133,7 +134,7 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
   for (uint64_t far = 2; far < 10; ++far) {
     const Rows target = random_rows(1), drafter = far_from(target, far);
     int children = -1;
-    std::map<std::vector<int32_t>, std::vector<int32_t>> shape_below;  // by the first level's tokens
+    std::map<Ints, Ints> shape_below;  // by the first level's tokens
     for (uint64_t key = 0; key < 150; ++key) {
       auto parts = toy::make_parts({kVocab, table_of(target), table_of(drafter)}, "reference", kPositions);
       Request request = toy_request(2, "ratio", kSamplings[1]);
@@ -144,7 +145,7 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
       auto step = Solo::make(*parts, *plan, request);
       ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
       DraftTree drafted;
-      std::vector<int32_t> first_level;
+      Ints first_level;
       step.value()->hot_loop().after_drafts = [&](Running& who) {
         drafted = who.tree();
         for (int node = 0; node < drafted.size && drafted.parents[node] < 0; ++node) first_level.push_back(drafted.tokens(node));
@@ -153,7 +154,7 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
       ASSERT_TRUE(first_level.size() < 2 || first_level[0] != first_level[1]);
       if (children < 0) ++root_widths[children = int(first_level.size())];
       ASSERT_EQ(int(first_level.size()), children) << "far " << far << " key " << key;
-      const std::vector<int32_t> parents(drafted.parents.begin(), drafted.parents.begin() + drafted.size);
+      const Ints parents(drafted.parents.begin(), drafted.parents.begin() + drafted.size);
       const auto [known, fresh] = shape_below.emplace(first_level, parents);
       ASSERT_EQ(known->second, parents) << "far " << far << " key " << key;
     }

@@ -11,14 +11,14 @@ namespace {
 using namespace test;
 
 struct Outcome {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   int64_t drafted = 0, accepted = 0;
   bool failed = false;
 };
 
 // NaN in every page of a store.
 void poison_all(KvStore& store) {
-  std::vector<int32_t> pages(store.num_pages);
+  Ints pages(store.num_pages);
   for (size_t i = 0; i < pages.size(); ++i) pages[i] = int32_t(i);
   store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
 }
@@ -128,7 +128,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
           poison_tail(*parts.store, *step);
           const NsaShape& nsa = parts.model->shape().nsa;
           const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
-          std::vector<int32_t> own(pages);
+          Ints own(pages);
           for (int64_t i = 0; i < pages; ++i) own[i] = int32_t(step->sequence().slot * pages + i);
           parts.compressed->poison(
               View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);

@@ -76,7 +76,7 @@ class Replay {
     attend({}, true_lse_);
   }
 
-  std::vector<std::vector<int32_t>> select(const Json& wanted) {
+  std::vector<Ints> select(const Json& wanted) {
     const bool per_kv = wanted["per_kv"];
     const int sets = per_kv ? kv_heads_ : 1;
     const int64_t count = wanted["k"];
@@ -100,7 +100,7 @@ class Replay {
     } else {
       backend_.score_keys({.layer = 0, .scale = scale(), .q = queries(), .kv = kv_, .scores = args});
     }
-    std::vector<int32_t> index(sets * count);
+    Ints index(sets * count);
     backend_.top_k({
         .scores = args.out,
         .n = prefix_,
@@ -108,13 +108,13 @@ class Replay {
         .spread = wanted["spread"],
         .index = view(index, sets, count),
     });
-    std::vector<std::vector<int32_t>> out;
+    std::vector<Ints> out;
     for (int set = 0; set < sets; ++set) out.emplace_back(index.begin() + set * count, index.begin() + (set + 1) * count);
     return out;
   }
 
   // The same set, chosen by the vegas policy from what the passes of a round would show it.
-  std::vector<std::vector<int32_t>> select_by_policy(const Json& wanted, bool prompt) {
+  std::vector<Ints> select_by_policy(const Json& wanted, bool prompt) {
     const bool true_weight = wanted["metric"] == "weight";
     SparsePolicy::Setup setup{
         .backend = &backend_,
@@ -153,7 +153,7 @@ class Replay {
     policy->learn(0, info, {.q = queries(), .lse = view(lse, rows_, heads_), .scores = args.out, .scale = scale(), .kv = kv_});
     policy->committed(sequence, {.first = prefix_, .num_rows = rows_, .accepted = accepted_row_});
     const auto selected = policy->selected(0, 0);
-    std::vector<std::vector<int32_t>> out;
+    std::vector<Ints> out;
     for (int64_t set = 0; set < selected.extent[0]; ++set)
       out.emplace_back(&selected(set, 0), &selected(set, 0) + selected.extent[1]);
     return out;
@@ -164,7 +164,7 @@ class Replay {
   View<const float, 3> queries() const { return view(q_data_, rows_, heads_, head_dim_); }
   void attend(const ScoreArgs& scores, std::vector<float>& lse) {
     std::vector<float> out(q_data_.size());
-    std::vector<int32_t> last;
+    Ints last;
     for (int row = 0; row < rows_; ++row) last.push_back(int32_t(prefix_ + row));
     lse.resize(rows_ * heads_);
     const AttentionRun run{.num_rows = rows_, .kv = kv_, .last = view(last), .scores = scores};
@@ -184,7 +184,7 @@ class Replay {
   std::vector<float> q_data_, draft_lse_, true_lse_;
   int rows_;
   std::unique_ptr<KvStore> store_;
-  std::vector<int32_t> pages_;
+  Ints pages_;
   KvRef kv_;
 };
 
@@ -233,7 +233,7 @@ TEST(Selection, GivesTiesToTheLowerIndex) {
   for (const char* device : {"reference", "cpu"}) {
     const auto backend = good(Register<Backend>::find(device)->make({.threads = 1}));
     std::vector<float> scores(300, 0.5f);
-    std::vector<int32_t> index(20);
+    Ints index(20);
     backend->top_k({
         .scores = view(scores, 1, 300),
         .n = 300,

@@ -158,7 +158,7 @@ class Soak {
       return;
     }
     const auto stream = std::move(*submitted);
-    std::vector<int32_t> taken;
+    Ints taken;
     const bool ends_early = fate.way == Fate::Way::Cancel || fate.way == Fate::Way::Destroy;
     if (fate.pause_ms) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
     while (fate.way != Fate::Way::Wait && !(ends_early && std::ssize(taken) >= fate.after)) {
@@ -180,7 +180,7 @@ class Soak {
     compare(fate.request, outcome->tokens, outcome->finish != FinishReason::Interrupted);
   }
 
-  void compare(Request request, const std::vector<int32_t>& tokens, bool whole) {
+  void compare(Request request, const Ints& tokens, bool whole) {
     {
       const std::lock_guard lock(mutex_);
       ++(whole ? tallies_.finished : tallies_.ended);
@@ -204,7 +204,7 @@ class Soak {
   }
 
   // Whose fault it is: of drafting, or of company.
-  std::string same_alone(const Request& guessed, const std::vector<int32_t>& plain) {
+  std::string same_alone(const Request& guessed, const Ints& plain) {
     auto again = alone_->generate(guessed);
     return again.ok() && again->tokens == plain ? "; equal when it drafts alone" : "; differs when it drafts alone too";
   }
@@ -227,7 +227,7 @@ class Soak {
   std::unique_ptr<Engine> engine_, alone_;
   int vocab_ = 0;
   int64_t most_ = 0;
-  std::vector<std::vector<int32_t>> beginnings_;
+  std::vector<Ints> beginnings_;
   std::vector<SpeculationOptions> settings_;
   std::mutex mutex_;  // guards what follows
   Tallies tallies_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -43,19 +44,19 @@ TEST_P(Copies, TakeTheRowsAndTokensThatAnIndexNames) {
   const auto backend = make_backend(GetParam(), 2);
   std::vector<float> from(21), out(16, -5.0f);
   std::iota(from.begin(), from.end(), 1.0f);
-  const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
+  const Ints index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const Buffer there = backend->constant_ids(index), ids = backend->constant_ids(tokens);
   backend->copy_rows({view(from, 7, 3), columns(out, 4, 0, 3), there.view<const int32_t>(4)});
   EXPECT_EQ(out, (std::vector<float>{13, 14, 15, -5, 1, 2, 3, -5, 13, 14, 15, -5, 19, 20, 21, -5}));
-  std::vector<int32_t> to(3);
-  backend->copy_tokens({ids.view<const int32_t>(4), view(to, 3), std::vector<int32_t>{3, 1, 1}});
-  EXPECT_EQ(to, (std::vector<int32_t>{-1, 8, 8}));
+  Ints to(3);
+  backend->copy_tokens({ids.view<const int32_t>(4), view(to, 3), Ints{3, 1, 1}});
+  EXPECT_EQ(to, (Ints{-1, 8, 8}));
 }
 
 TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   const auto backend = make_backend(GetParam(), 2);
-  const std::vector<std::vector<int32_t>> maps = {{}, {0}, {9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 3, 7}, {7, -1, 0, 3}};
-  for (const std::vector<int32_t>& ids : maps)
+  const std::vector<Ints> maps = {{}, {0}, {9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {2, 3, 7}, {7, -1, 0, 3}};
+  for (const Ints& ids : maps)
     for (const int64_t rows : {1, 5}) {
       const int64_t n = std::ssize(ids);
       const Buffer map = backend->constant_ids(ids);
@@ -74,7 +75,7 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
 TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
   ReferenceBackend backend;
   std::vector<float> from(2), out(4);
-  for (const std::vector<int32_t>& ids : {std::vector<int32_t>{1, 4}, {-2, 0}})
+  for (const Ints& ids : {Ints{1, 4}, {-2, 0}})
     EXPECT_DEATH(backend.scatter_columns({view(from, 1, 2), view(ids, 2), view(out, 1, 4)}), "map");
 }
 

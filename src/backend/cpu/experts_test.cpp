@@ -11,6 +11,7 @@
 
 #include "backend/cpu/test_backends.h"
 #include "base/random.h"
+#include "base/test_results.h"
 #include "checkpoint/quantise.h"
 
 namespace hunch {
@@ -82,7 +83,7 @@ struct Route {
       std::ranges::copy(chosen, ids.begin() + r * kPerRow);
     }
   }
-  std::vector<int32_t> ids;
+  Ints ids;
   std::vector<float> shares;
 };
 
@@ -91,7 +92,7 @@ std::vector<float> run(Backend& backend, const Experts& experts, const Route& ro
   static const auto all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
   const int64_t n = std::ssize(rows);
   std::vector<float> x, out, shares, gate(n * kWidth), up = gate, gathered(n * kHidden), product = gathered;
-  std::vector<int32_t> ids;
+  Ints ids;
   for (const int64_t r : rows) {
     x.insert(x.end(), all_x.begin() + r * kHidden, all_x.begin() + (r + 1) * kHidden);
     out.insert(out.end(), base.begin() + r * kHidden, base.begin() + (r + 1) * kHidden);

@@ -2,18 +2,19 @@
 #include <array>
 
 #include "backend/cpu/kv_fixture.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
 
-std::vector<int32_t> random_list(int64_t n, int64_t count, int run_len, std::mt19937& random) {
+Ints random_list(int64_t n, int64_t count, int run_len, std::mt19937& random) {
   std::vector<uint8_t> chosen(n, 0);
   for (int64_t left = count; left > 0;) {
     const int64_t start = int64_t(random() % uint32_t(n));
     for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)
       if (!chosen[e]) chosen[e] = 1, --left;
   }
-  std::vector<int32_t> list;
+  Ints list;
   for (int64_t e = 0; e < n; ++e)
     if (chosen[e]) list.push_back(int32_t(e));
   return list;
@@ -41,9 +42,9 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
         to.table.resize(18);
         for (int i = 0; i < 18; ++i) to.table[i] = 19 - i;
         to.store->poison(to.pages(), 0, 18 * kPageLen);
-        std::vector<int32_t> lists;
+        Ints lists;
         for (int set = 0; set < (shared ? 1 : 2); ++set) {
-          const auto list = count ? random_list(900, count, int(run_len), random) : std::vector<int32_t>{};
+          const auto list = count ? random_list(900, count, int(run_len), random) : Ints{};
           lists.insert(lists.end(), list.begin(), list.end());
         }
         GatherKvArgs args;
@@ -74,7 +75,7 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
           const KvCase from(*cpu, shape, 1000, 3), same(reference, shape, 1000, 3);
           KvCase to(*cpu, coded, count + tail, 4), expected(reference, coded, count + tail, 4);
           to.store->poison(to.pages(), 0, count + tail);
-          std::vector<int32_t> lists;
+          Ints lists;
           for (int set = 0; set < (shared ? 1 : 2); ++set) {
             const auto list = random_list(900, count, int(run_len), random);
             lists.insert(lists.end(), list.begin(), list.end());
@@ -101,7 +102,7 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
     const KvCase from(*cpu, shape, 500, 3), all(*cpu, shape, 200, 8);
     KvCase to(*cpu, shape, 500, 6);
     to.store->poison(to.pages(), 0, 500);
-    std::vector<int32_t> list(190);
+    Ints list(190);
     for (int i = 0; i < 190; ++i) list[i] = 2 * i + i / 7;
     cpu->gather_kv({0, from.ref(), to.ref(), view(list, 1, 190), 490, 500});
     std::vector<float> k(24), v(24);
@@ -117,13 +118,12 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
 TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
   for (const std::string& name : all_backends())
     for (const DType dtype : kKvTypes)
-      for (const std::vector<int32_t>& from :
-          {std::vector<int32_t>{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
+      for (const Ints& from : {Ints{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
         const KvShape shape{dtype, 2, 1, 40, 2};
         const auto backend = make_backend(name);
         const KvCase before(*backend, shape, 100, 3);
         KvCase after(*backend, shape, 100, 3);
-        const std::vector<int32_t> lengths{7, 5, 6};
+        const Ints lengths{7, 5, 6};
         const int64_t count = std::ssize(from);
         backend->shuffle_kv({after.ref(), 57, lengths, view(from, count)});
         std::vector<int64_t> source(100);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -14,14 +15,12 @@ constexpr float kInf = INFINITY, kNan = NAN;
 
 struct LogProbs {
   std::vector<float> values, top_values;
-  std::vector<int32_t> top_ids;
+  Ints top_ids;
 };
 
-LogProbs log_probs(
-    Backend& backend, const std::vector<float>& logits, int64_t vocab, const std::vector<int32_t>& ids, int count) {
+LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t vocab, const Ints& ids, int count) {
   const int64_t rows = std::ssize(logits) / vocab;
-  LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7),
-      std::vector<int32_t>(size_t(rows * count), -7)};
+  LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7), Ints(size_t(rows * count), -7)};
   LogProbsArgs args;
   args.logits = view(logits, rows, vocab);
   if (!ids.empty()) {
@@ -48,7 +47,7 @@ TEST_P(LogProbsOp, AreTheNaturalLogarithmsOfTheSoftmax) {
   const std::vector<float> logits = {3, 3 + std::log(4.0f), 3 + std::log(2.0f), 3};
   const LogProbs got = log_probs(*backend, logits, 4, {2}, 4);
   EXPECT_NEAR(got.values[0], std::log(0.25), 1e-6);
-  EXPECT_EQ(got.top_ids, (std::vector<int32_t>{1, 2, 0, 3}));  // equals by id
+  EXPECT_EQ(got.top_ids, (Ints{1, 2, 0, 3}));  // equals by id
   EXPECT_NEAR(got.top_values[0], std::log(0.5), 1e-6);
   EXPECT_NEAR(got.top_values[3], std::log(0.125), 1e-6);
 }
@@ -65,7 +64,7 @@ TEST_P(LogProbsOp, RefuseRowsWithNanOrWithoutAFiniteLogit) {
   for (const std::vector<float>& row : {std::vector<float>{1, kNan, 2}, {-kInf, -kInf, -kInf}, {kInf, -kInf, -kInf}}) {
     const LogProbs got = log_probs(*backend, row, 3, {0}, 2);
     EXPECT_TRUE(std::isnan(got.values[0]));
-    EXPECT_EQ(got.top_ids, (std::vector<int32_t>{-1, -1}));
+    EXPECT_EQ(got.top_ids, (Ints{-1, -1}));
     EXPECT_TRUE(std::isnan(got.top_values[1]));
   }
 }
@@ -80,7 +79,7 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
       constexpr int64_t kRows = 3;
       std::vector<float> logits(kRows * vocab);
       for (float& x : logits) x = ties ? float(random() % 3) : normal(random);
-      std::vector<int32_t> ids;
+      Ints ids;
       for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % uint64_t(vocab)));
       logits[0] = -kInf;
       if (vocab > 1) logits[1] = 0;
@@ -103,7 +102,7 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   std::normal_distribution<float> normal(0, 2);
   std::vector<float> logits(kVocab * kRows);
   for (float& x : logits) x = normal(random);
-  std::vector<int32_t> ids;
+  Ints ids;
   for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % kVocab));
   const auto one = make_backend(GetParam(), 1), three = make_backend(GetParam(), 3);
   const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "backend/cpu/nsa_fixture.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -31,8 +32,8 @@ TEST(NsaScores, AreThePapersDoubleSum) {
   }
 }
 
-std::vector<int32_t> chosen_of(const NsaShape& s, int64_t position, const std::vector<float>& scores) {
-  std::vector<int32_t> out(s.sel_count, -77);
+Ints chosen_of(const NsaShape& s, int64_t position, const std::vector<float>& scores) {
+  Ints out(s.sel_count, -77);
   choose_blocks(s, position, scores.data(), out.data());
   return out;
 }
@@ -40,16 +41,16 @@ std::vector<int32_t> chosen_of(const NsaShape& s, int64_t position, const std::v
 TEST(NsaChoice, TakesForcedBlocksFirstThenScoresAndOfEqualOnesTheLower) {
   const NsaShape s = nsa_std(8, 4, 16, 5, 24);  // first 1, last 2
   const std::vector<float> flat(10, 0.0f);
-  EXPECT_EQ(chosen_of(s, 9 * 16 + 3, flat), (std::vector<int32_t>{0, 1, 2, 8, 9}));
-  EXPECT_EQ(chosen_of(s, 9 * 16 + 15, {9, 1, 3, 2, 3, 2, 3, 1, 0, 0}), (std::vector<int32_t>{0, 2, 4, 8, 9}));
-  EXPECT_EQ(chosen_of(s, 9 * 16, {0, 1, 1, 1, 1, 1, 1, 5, 9, 9}), (std::vector<int32_t>{0, 1, 7, 8, 9}));
-  EXPECT_EQ(chosen_of(s, 8 * 16 + 2, {0, 0, 0, 0, 0, 0, 0.5f, 0, 0, 99}), (std::vector<int32_t>{0, 1, 6, 7, 8}));  // none behind
-  EXPECT_EQ(chosen_of(s, 40, {0, 0, 0}), (std::vector<int32_t>{0, 1, 2, -1, -1}));
-  EXPECT_EQ(chosen_of(s, 0, {0}), (std::vector<int32_t>{0, -1, -1, -1, -1}));
+  EXPECT_EQ(chosen_of(s, 9 * 16 + 3, flat), (Ints{0, 1, 2, 8, 9}));
+  EXPECT_EQ(chosen_of(s, 9 * 16 + 15, {9, 1, 3, 2, 3, 2, 3, 1, 0, 0}), (Ints{0, 2, 4, 8, 9}));
+  EXPECT_EQ(chosen_of(s, 9 * 16, {0, 1, 1, 1, 1, 1, 1, 5, 9, 9}), (Ints{0, 1, 7, 8, 9}));
+  EXPECT_EQ(chosen_of(s, 8 * 16 + 2, {0, 0, 0, 0, 0, 0, 0.5f, 0, 0, 99}), (Ints{0, 1, 6, 7, 8}));  // none behind
+  EXPECT_EQ(chosen_of(s, 40, {0, 0, 0}), (Ints{0, 1, 2, -1, -1}));
+  EXPECT_EQ(chosen_of(s, 0, {0}), (Ints{0, -1, -1, -1, -1}));
   NsaShape only_forced = s;
   only_forced.sel_count = 3;
-  EXPECT_EQ(chosen_of(only_forced, 9 * 16, {0, 9, 9, 9, 9, 9, 9, 9, 9, 9}), (std::vector<int32_t>{0, 8, 9}));
-  EXPECT_EQ(chosen_of(nsa_fla(16, 2, 0), 5 * 16, {1, 2, 5, 4, 3, 0}), (std::vector<int32_t>{2, 5}));  // its own only
+  EXPECT_EQ(chosen_of(only_forced, 9 * 16, {0, 9, 9, 9, 9, 9, 9, 9, 9, 9}), (Ints{0, 8, 9}));
+  EXPECT_EQ(chosen_of(nsa_fla(16, 2, 0), 5 * 16, {1, 2, 5, 4, 3, 0}), (Ints{2, 5}));  // its own only
 }
 
 // Of many blocks too: the first of all others in order of scores, with few values, so that many are equal.
@@ -60,7 +61,7 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
       const NsaShape s = nsa_std(8, 4, 16, count, 24);
       std::vector<float> scores(size_t(own) + 1);
       for (float& x : scores) x = float(random() % 50) / (random() % 2 ? 1.0f : 64.0f);
-      std::vector<int32_t> expected(scores.size());
+      Ints expected(scores.size());
       std::iota(expected.begin(), expected.end(), 0);
       const auto forced = [&](int32_t j) { return j < s.init_blocks || own - j < s.local_blocks; };
       std::ranges::stable_sort(expected,

@@ -1,6 +1,7 @@
 // Natively trained sparse attention on `cpu`: equal to the reference on every instruction set, and of a row the same bits in any
 // group, on any number of threads, and in a tree. Stores are NaN wherever nothing was written.
 #include "backend/cpu/nsa_fixture.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -13,8 +14,8 @@ std::vector<NsaShape> forms() {
 }
 
 // Positions around every edge of a form, in front of `len`.
-std::vector<int32_t> edges(const NsaShape& s, int64_t len) {
-  std::vector<int32_t> out;
+Ints edges(const NsaShape& s, int64_t len) {
+  Ints out;
   for (const int64_t at : {int64_t(0), int64_t(s.cmp_len), int64_t(s.cmp_len + s.cmp_stride), int64_t(s.sel_block),
            int64_t(s.sel_block) * s.sel_count, int64_t(s.window), int64_t(kPageLen), len / 2, len})
     for (int64_t position = at - 2; position <= at; ++position)
@@ -58,7 +59,7 @@ TEST(CpuNsa, GivesARowTheSameBitsInAnyGroupOnAnyNumberOfThreads) {
       const int64_t len = 500;
       const auto one = make_cpu(isa, 1), three = make_cpu(isa, 3);
       const NsaCase a(*one, form, shape, len), b(*three, form, shape, len);
-      std::vector<int32_t> last(150);
+      Ints last(150);
       std::iota(last.begin(), last.end(), int32_t(len - 150));
       const NsaRequest request = nsa_request(shape, last);
       const NsaResult whole = nsa_one(a, request);
@@ -99,7 +100,7 @@ void store_row(NsaCase& c, int64_t entry, int row) {
 struct TreeCase {
   NsaShape form;
   KvShape shape;
-  std::vector<int32_t> parents;
+  Ints parents;
   int64_t first_entry = 0;
 };
 
@@ -109,7 +110,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   const std::string what =
       where + " " + name_of(c.form) + " at " + std::to_string(c.first_entry) + " rows " + std::to_string(rows);
   NsaCase tree(backend, c.form, c.shape, c.first_entry), chain(backend, c.form, c.shape, c.first_entry);
-  std::vector<int32_t> last;
+  Ints last;
   for (int x = 0; x < rows; ++x) {
     store_row(tree, c.first_entry + x, x);
     last.push_back(int32_t(c.first_entry) + int32_t(path_to(c.parents, x).size()) - 1);

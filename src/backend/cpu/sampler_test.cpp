@@ -16,11 +16,11 @@ namespace {
 constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Sampled {
-  std::vector<int32_t> tokens;
+  Ints tokens;
   std::vector<float> probs;
-  std::vector<int32_t> seconds;
+  Ints seconds;
   std::vector<float> leads;
-  std::vector<int32_t> ranked;  // [row][k]
+  Ints ranked;  // [row][k]
   std::vector<float> shares;
 };
 
@@ -28,10 +28,10 @@ struct Sampled {
 Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
     int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = std::ssize(logits) / vocab;
-  std::vector<int32_t> positions(rows);
+  Ints positions(rows);
   for (int64_t r = 0; r < rows; ++r) positions[r] = first_position + int32_t(r);
-  Sampled out{std::vector<int32_t>(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f),
-      std::vector<int32_t>(size_t(rows), -2), std::vector<float>(size_t(rows), -1.0f)};
+  Sampled out{Ints(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f), Ints(size_t(rows), -2),
+      std::vector<float>(size_t(rows), -1.0f)};
   SampleArgs args;
   args.logits = view(logits, rows, vocab);
   args.params = params;
@@ -91,7 +91,7 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
-      std::vector<int32_t> tokens(rows, -7), seconds(size_t(rows), -7), positions(rows, 0);
+      Ints tokens(rows, -7), seconds(size_t(rows), -7), positions(rows, 0);
       std::vector<float> leads(rows, -7);
       std::iota(positions.begin(), positions.end(), 0);
       SampleArgs args;

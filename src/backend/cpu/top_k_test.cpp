@@ -2,14 +2,15 @@
 #include "backend/ops/top_k.h"
 
 #include "backend/cpu/kv_fixture.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
 
-std::vector<int32_t> select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks,
-    int recent, int block = 1) {
+Ints select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks, int recent,
+    int block = 1) {
   const int64_t n = std::ssize(scores) / sets;
-  std::vector<int32_t> index(sets * count * block, -1);
+  Ints index(sets * count * block, -1);
   TopKArgs args;
   args.scores = view(scores, sets, n);
   args.n = n, args.count = count, args.spread = spread, args.sinks = sinks, args.recent = recent;

@@ -34,6 +34,7 @@ class CudaBackend final : public Backend {
   size_t total_memory_bytes() const override;
   bool asynchronous() const override { return true; }
   Status synchronize() override;
+  void start() override { commands_->submit(); }
   void mark() override { commands_->mark(); }
   void hurry(int64_t sequences) override { commands_->hurry(sequences); }
   double since_mark_ms() const override { return commands_->since_mark_ms(); }

@@ -47,8 +47,8 @@ TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
         logits[2 * stride + n - 1] = NAN;
         for (int64_t e = 0; e < n; ++e) logits[3 * stride + e] = 1.5f;
         DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)), alone(k);
-        DeviceArray<int32_t> ids(std::vector<int32_t>(size_t(rows * out_stride), -1)), id(k);
-        std::vector<int32_t> want_ids(rows * out_stride, -1);
+        DeviceArray<int32_t> ids(Ints(size_t(rows * out_stride), -1)), id(k);
+        Ints want_ids(rows * out_stride, -1);
         std::vector<float> want(rows * out_stride, -1.0f);
         enqueue_route(*commands,
             {.logits = strided<const float>(device.data(), rows, n, stride),
@@ -134,7 +134,7 @@ struct Routed {
     for (int64_t r = 6; r < kRows; r += 7) ids[r * kPerRow + r % kPerRow] = -1;  // left out
   }
   std::vector<float> x, shares, base;
-  std::vector<int32_t> ids;
+  Ints ids;
 };
 
 class CudaExperts : public testing::Test {

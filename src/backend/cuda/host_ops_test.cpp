@@ -24,7 +24,7 @@ class HostOpsTest : public test::CommandsTest<> {
 TEST_F(HostOpsTest, ChooseTheEntriesOfTheReference) {
   const DeviceArray<float> scores(values);
   const DeviceArray<int32_t> index(kRows * 40);
-  std::vector<int32_t> want(kRows * 40);
+  Ints want(kRows * 40);
   TopKArgs args{.scores = on_host, .n = 450, .count = 40, .sinks = 2, .recent = 3};
   args.index = View<int32_t, 2>(want.data(), kRows, 40);
   reference.top_k(args);
@@ -36,8 +36,8 @@ TEST_F(HostOpsTest, ChooseTheEntriesOfTheReference) {
 TEST_F(HostOpsTest, SampleTheTokensOfTheReference) {
   const DeviceArray<float> logits(values), probs(kRows * kVocab);
   const DeviceArray<int32_t> tokens(kRows);
-  const std::vector<int32_t> positions = {5, 6, 7};
-  std::vector<int32_t> want_tokens(kRows);
+  const Ints positions = {5, 6, 7};
+  Ints want_tokens(kRows);
   std::vector<float> want_probs(kRows * kVocab);
   SampleArgs args{.logits = on_host, .key = {.seed = 9}, .positions = View<const int32_t, 1>(positions.data(), kRows)};
   args.tokens = View<int32_t, 1>(want_tokens.data(), kRows), args.probs = View<float, 2>(want_probs.data(), kRows, kVocab);
@@ -51,10 +51,10 @@ TEST_F(HostOpsTest, SampleTheTokensOfTheReference) {
 
 TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
   const DeviceArray<float> logits(values), found(kRows), top_values(kRows * 4);
-  const std::vector<int32_t> ids = {1, 499, 77};
+  const Ints ids = {1, 499, 77};
   const DeviceArray<int32_t> wanted(ids), top_ids(kRows * 4);
   std::vector<float> want_values(kRows), want_top(kRows * 4);
-  std::vector<int32_t> want_ids(kRows * 4);
+  Ints want_ids(kRows * 4);
   LogProbsArgs args{.logits = on_host, .ids = View<const int32_t, 1>(ids.data(), kRows), .count = 4};
   args.values = View<float, 1>(want_values.data(), kRows);
   args.top_ids = View<int32_t, 2>(want_ids.data(), kRows, 4), args.top_values = View<float, 2>(want_top.data(), kRows, 4);

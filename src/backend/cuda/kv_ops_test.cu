@@ -2,6 +2,7 @@
 #include "backend/cuda/kv_ops.h"
 
 #include "backend/cuda/attention_fixture.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -52,7 +53,7 @@ TEST(CudaKv, GathersAndMovesBitForBit) {
         KvShape to_shape = shape;
         if (coded) to_shape.dtype = DType::Q8_0;
         KvPair kv(*commands, shape, 200), copy(*commands, to_shape, 70);
-        std::vector<int32_t> list;
+        Ints list;
         for (int set = 0; set < (shared ? 1 : shape.kv_heads); ++set)
           for (int i = 0; i < 60; ++i) list.push_back(3 * i + set);
         const test::DeviceArray<int32_t> device_list(list);
@@ -72,12 +73,12 @@ TEST(CudaKv, GathersAndMovesBitForBit) {
 TEST(CudaKv, ShufflesTheColumnsOfATree) {
   HUNCH_NEEDS_DEVICE();
   auto commands = Commands::make().value();
-  const std::vector<std::vector<int32_t>> turns{{0}, {3, 3}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}};
+  const std::vector<Ints> turns{{0}, {3, 3}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}};
   for (const KvShape& shape : kShapes)
-    for (const std::vector<int32_t>& from : turns) {
+    for (const Ints& from : turns) {
       KvPair kv(*commands, shape, 200);
       const test::DeviceArray<int32_t> there(from);
-      const std::vector<int32_t> lengths{7, 5, 6};
+      const Ints lengths{7, 5, 6};
       const int64_t count = std::ssize(from);
       enqueue_shuffle_kv(*commands, {kv.ref(), 57, lengths, View<const int32_t, 1>(there.data(), count)});
       kv.reference.shuffle_kv({kv.expected_ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -15,15 +16,14 @@ constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Result {
   std::vector<float> values, top_values;
-  std::vector<int32_t> top_ids;
+  Ints top_ids;
 };
 template <class T>
 std::vector<T> filled(int64_t n, T value) {
   return std::vector<T>(size_t(n), value);
 }
 
-Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab,
-    const std::vector<int32_t>& ids, int count) {
+Result on_device(Commands& commands, const std::vector<float>& logits, int64_t rows, int64_t vocab, const Ints& ids, int count) {
   test::DeviceArray<float> x(logits), values(filled(rows, -5.0f)), top_values(filled(rows * count, -5.0f));
   test::DeviceArray<int32_t> wanted(ids), top_ids(filled<int32_t>(rows * count, -5));
   enqueue_log_probs(commands,
@@ -58,7 +58,7 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       logits[2 * vocab + vocab / 2] = kNan;
       for (int64_t i = 0; i < vocab; ++i) logits[3 * vocab + i] = i % 3 ? -kInf : 1.5f;
       for (int64_t i = 0; i < vocab; ++i) logits[4 * vocab + i] = -kInf;
-      std::vector<int32_t> ids;
+      Ints ids;
       for (int64_t r = 0; r < rows; ++r) ids.push_back(int32_t(random() % uint32_t(vocab)));
       Result want{filled(rows, 0.0f), filled(rows * count, 0.0f), filled<int32_t>(rows * count, 0)};
       reference.log_probs({View<const float, 2>(logits.data(), rows, vocab), View<const int32_t, 1>(ids.data(), rows),

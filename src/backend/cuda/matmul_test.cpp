@@ -33,7 +33,7 @@ class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
-  std::vector<float> embedded(const Weight& weight, const std::vector<int32_t>& ids) {
+  std::vector<float> embedded(const Weight& weight, const Ints& ids) {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = std::ssize(ids);
     DeviceArray<float> out(rows * weight.in_dim);
@@ -134,7 +134,7 @@ TEST_P(CudaEncodings, EmbedTheDequantiser) {
   const Matrix matrix(dtype, 70, 512);
   ReferenceBackend reference;
   const auto table = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
-  std::vector<int32_t> ids;
+  Ints ids;
   for (int32_t id = 71; id >= -2; --id) ids.push_back(id);
   const auto got = embedded(*table, ids);
   for (size_t r = 0; r < ids.size(); ++r)
@@ -228,7 +228,7 @@ TEST_P(CudaProducts, AddTinyResidualsAlike) {
 // Embedding look-ups show every element as packed.
 TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
   ReferenceBackend reference;
-  std::vector<int32_t> ids(300);
+  Ints ids(300);
   for (int32_t id = 0; id < 300; ++id) ids[id] = id;
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{300, 400}, {1, 400}, {128, 128}}) {
     Matrix matrix(DType::F8_E4M3, 300, 400);
@@ -251,7 +251,7 @@ TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   ReferenceBackend reference;
   const auto weight = load_cuda_weight(tensor), exact = reference.load_weight(tensor);
   const std::vector<float>& want = static_cast<const ReferenceWeight&>(*exact).values;
-  std::vector<int32_t> ids(kRows);
+  Ints ids(kRows);
   for (int32_t id = 0; id < kRows; ++id) ids[id] = id;
   EXPECT_EQ(embedded(*weight, ids), want);
   std::vector<float> units(kInputs * kInputs);
@@ -344,7 +344,7 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
 
 TEST_P(CudaProducts, OfAVocabularyEqualPlainLoopsWhereSampled) {
   const auto head = random_weight(DType::BF16, 151936, 4096, 3, 0.02f);
-  const std::vector<int32_t> ids = {0, 63, 64, 100000, 151935};
+  const Ints ids = {0, 63, 64, 100000, 151935};
   const auto rows = embedded(*head, ids);
   const auto x = gaussian(5 * 4096);
   const auto logits = product(*head, DeviceArray<float>(x), 0, 5);

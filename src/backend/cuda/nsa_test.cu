@@ -6,6 +6,7 @@
 
 #include "backend/cuda/nsa_fixture.h"
 #include "backend/ops/nsa.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -16,7 +17,7 @@ using test::NsaStore;
 
 struct Answer {
   std::vector<float> out;
-  std::vector<int32_t> chosen;
+  Ints chosen;
   bool operator==(const Answer& o) const {
     return chosen == o.chosen && std::memcmp(out.data(), o.out.data(), out.size() * sizeof(float)) == 0;
   }
@@ -34,7 +35,7 @@ class Bench {
       NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
     const int64_t rows = std::ssize(x.positions), sets = rows * x.kv_heads * settings.sel_count;
     DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
-    DeviceArray<int32_t> chosen(x.chosen.empty() ? std::vector<int32_t>(size_t(sets), -7) : x.chosen);
+    DeviceArray<int32_t> chosen(x.chosen.empty() ? Ints(size_t(sets), -7) : x.chosen);
     NsaRows run;
     run.raw = raw.plane, run.compressed = compressed.plane, run.raw_pages = raw.table(),
     run.compressed_pages = compressed.table();
@@ -243,7 +244,7 @@ TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
     std::ranges::fill(compressed.values, uint16_t(0));
     raw.show(), compressed.show();
     const Answer got = bench.ask(raw, compressed, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
-    std::vector<int32_t> right;
+    Ints right;
     for (int block = 0; block < c.settings.sel_count - c.settings.local_blocks; ++block) right.push_back(block);
     for (int i = c.settings.local_blocks; i-- > 0;) right.push_back(entries / c.settings.sel_block - i);
     for (int kv = 0; kv < c.kv_heads; ++kv)
@@ -344,7 +345,7 @@ class Stores {
 
  private:
   KvGeometry geometry_;
-  std::vector<int32_t> pages_;
+  Ints pages_;
   std::vector<float> key, value, offset, frequencies;
   std::unique_ptr<DeviceArray<float>> device_key, device_value, device_offset, device_frequencies;
 };
@@ -358,7 +359,7 @@ std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
 }
 
 std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
-    const std::vector<int32_t>& positions, const std::vector<int32_t>& parents, int64_t known) {
+    const Ints& positions, const Ints& parents, int64_t known) {
   const int64_t rows = std::ssize(positions), before = parents.empty() ? positions.back() + 1 : positions[0];
   DeviceArray<float> device_q(q), gates(std::vector<float>(size_t(rows * c.heads * 3), 0.3f)), out(q.size());
   const KvRef kv{stores.raw.get(), stores.pages()}, compressed{stores.rows.get(), stores.pages()};
@@ -420,7 +421,7 @@ TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       const int rows = 24;
       Stores stores(*commands, c, entries + rows + 1);
       for (int64_t e = 0; e < entries; ++e) stores.set(e, entry_of(c, 0, e));
-      std::vector<int32_t> parents{-1}, positions{entries};
+      Ints parents{-1}, positions{entries};
       for (int row = 1; row < rows; ++row) {
         parents.push_back(std::max(0, row - 1 - int(random() % 3)));
         positions.push_back(positions[parents.back()] + 1);

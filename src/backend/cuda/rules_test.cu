@@ -52,7 +52,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
         LogitState state(rule, vocab);
         if (masked) state.take_mask(std::make_unique<EveryThird>(vocab));
         const auto token = [&] { return int32_t(random() % uint32_t(std::min<int64_t>(vocab, 12))); };
-        std::vector<int32_t> prompt(40);
+        Ints prompt(40);
         for (int32_t& id : prompt) id = token();
         // New prompts, and more tokens than are noted, make the device start anew.
         for (const int committed : {-1, 0, 1, 3, 0, 130, -1, 2, 300, 5}) {
@@ -62,7 +62,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
           logits[1] = NAN, logits[size_t(vocab) + 2] = -INFINITY;
           for (int i = 0; i < kRows - 1; ++i) drafts[i] = token();
           if (!state.reads_drafts()) drafts[2] = -1;
-          const std::vector<int32_t> parents = {-1, 0, 1, 1, 3, 0};
+          const Ints parents = {-1, 0, 1, 1, 3, 0};
           for (const bool tree : {false, true}) {
             SampleArgs args{.logits = View<const float, 2>(logits.data(), kRows, vocab), .state = &state};
             args.drafts = View<const int32_t, 1>(drafts, kRows - 1);

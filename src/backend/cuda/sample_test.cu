@@ -15,7 +15,7 @@ namespace {
 constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Sampled {
-  std::vector<int32_t> tokens, seconds;
+  Ints tokens, seconds;
   std::vector<float> probs, leads;
 };
 
@@ -29,8 +29,8 @@ SampleArgs args_of(const float* logits, int64_t rows, int64_t vocab, const Sampl
   return args;
 }
 
-std::vector<int32_t> positions_from(int32_t first, int64_t rows) {
-  std::vector<int32_t> positions;
+Ints positions_from(int32_t first, int64_t rows) {
+  Ints positions;
   for (int64_t r = 0; r < rows; ++r) positions.push_back(first + int32_t(r));
   return positions;
 }
@@ -55,8 +55,7 @@ Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const Samp
   const int64_t rows = std::ssize(logits) / vocab;
   const auto positions = positions_from(first_position, rows);
   const size_t count = rows;
-  Sampled out{
-      std::vector<int32_t>(count), std::vector<int32_t>(count), std::vector<float>(logits.size()), std::vector<float>(count)};
+  Sampled out{Ints(count), Ints(count), std::vector<float>(logits.size()), std::vector<float>(count)};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(out.tokens.data(), rows), args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
   args.leads = View<float, 1>(out.leads.data(), rows), args.probs = View<float, 2>(out.probs.data(), rows, vocab);
@@ -207,7 +206,7 @@ TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
 }
 
 struct Ranks {
-  std::vector<int32_t> ids, tokens;
+  Ints ids, tokens;
   std::vector<float> shares;
 };
 Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
@@ -225,7 +224,7 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
 }
 Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int64_t k) {
   const int64_t rows = std::ssize(logits) / vocab;
-  Ranks out{std::vector<int32_t>(size_t(rows * k)), std::vector<int32_t>(size_t(rows)), std::vector<float>(size_t(rows * k))};
+  Ranks out{Ints(size_t(rows * k)), Ints(size_t(rows)), std::vector<float>(size_t(rows * k))};
   const auto positions = positions_from(0, rows);
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
   args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
@@ -282,7 +281,7 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   test::DeviceArray<float> x(logits);
   test::DeviceArray<int32_t> tokens(2 * calls);
   std::vector<SampleArgs> all;
-  const std::vector<int32_t> positions{7, 9};
+  const Ints positions{7, 9};
   for (int64_t i = 0; i < calls; ++i) {
     all.push_back(args_of(x.data() + i * 2 * kVocab, 2, kVocab, kParams[i], positions.data()));
     all.back().key.seed = uint64_t(i);
@@ -294,7 +293,7 @@ TEST(CudaSample, TakesManyCallsInOneLaunch) {
   const auto got = tokens.get();
   ReferenceBackend reference;
   for (int64_t i = 0; i < calls; ++i) {
-    std::vector<int32_t> want(2);
+    Ints want(2);
     SampleArgs args = all[i];
     args.logits.data = logits.data() + i * 2 * kVocab, args.tokens.data = want.data();
     reference.sample(args);

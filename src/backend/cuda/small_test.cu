@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "backend/cuda/device_test.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -46,10 +47,10 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   auto commands = Commands::make().value();
   std::vector<float> from(7 * 600);
   std::iota(from.begin(), from.end(), 1.0f);
-  const std::vector<int32_t> index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
+  const Ints index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const test::DeviceArray<float> x(from), to(std::vector<float>(4 * 600));
-  const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(std::vector<int32_t>(3)), first(2);
-  const std::vector<int32_t> places{3, 1, 1};
+  const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(Ints(3)), first(2);
+  const Ints places{3, 1, 1};
   const CopyRowsArgs copy{
       View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600), View<const int32_t, 1>(there.data(), 4)};
   enqueue_copy_rows(*commands, std::span(&copy, 1));
@@ -61,8 +62,8 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   const auto out = to.get();
   for (size_t r = 0; r < 4; ++r)
     for (size_t i = 0; i < 600; ++i) ASSERT_EQ(out[r * 600 + i], from[size_t(index[r]) * 600 + i]);
-  EXPECT_EQ(chosen.get(), (std::vector<int32_t>{-1, 8, 8}));
-  EXPECT_EQ(first.get(), (std::vector<int32_t>{9, -1}));
+  EXPECT_EQ(chosen.get(), (Ints{-1, 8, 8}));
+  EXPECT_EQ(first.get(), (Ints{9, -1}));
 }
 
 TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
@@ -71,7 +72,7 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   for (const int64_t whole : {10, 3000, 151936})
     for (const int64_t step : {1, 3, 7})
       for (const int64_t rows : {1, 5}) {
-        std::vector<int32_t> ids;
+        Ints ids;
         for (int64_t id = step - 1; id < whole; id += step) ids.push_back(int32_t(id));
         const int64_t n = std::ssize(ids), width = whole + 2;
         std::vector<float> from(rows * n), expected(rows * width, -5.0f);

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -64,8 +65,7 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
     const int64_t stride = set.n + set.pitch;
     values.push_back(scores_of(set.kind, size_t(set.sets * stride), seed++));
     scores.push_back(std::make_unique<test::DeviceArray<float>>(values.back()));
-    lists.push_back(
-        std::make_unique<test::DeviceArray<int32_t>>(std::vector<int32_t>(size_t(set.sets * set.count * set.block), -1)));
+    lists.push_back(std::make_unique<test::DeviceArray<int32_t>>(Ints(size_t(set.sets * set.count * set.block), -1)));
     calls.push_back({.scores = View<const float, 2>(scores.back()->data(), set.sets, stride),
         .n = set.n,
         .count = set.count,
@@ -79,12 +79,12 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
   ASSERT_TRUE(commands.wait().ok());
   ReferenceBackend reference;
   for (size_t i = 0; i < all.size(); ++i) {
-    std::vector<int32_t> want(all[i].sets * all[i].count * all[i].block);
+    Ints want(all[i].sets * all[i].count * all[i].block);
     TopKArgs args = calls[i];
     args.scores.data = values[i].data();
     args.index.data = want.data();
     reference.top_k(args);
-    const std::vector<int32_t> got = lists[i]->get();
+    const Ints got = lists[i]->get();
     for (size_t j = 0; j < want.size(); ++j)
       ASSERT_EQ(got[j], want[j]) << "entry " << j << " of " << all[i].count << ", n " << all[i].n << ", kind " << int(all[i].kind)
                                  << ", spread " << all[i].spread << ", set " << i;

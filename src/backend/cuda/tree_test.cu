@@ -5,6 +5,7 @@
 
 #include "backend/cuda/device_test.h"
 #include "backend/reference/reference_backend.h"
+#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -25,7 +26,7 @@ struct Shape {
 void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
   ReferenceBackend reference;
   const size_t capacity = size_t(shape.k + shape.depth * shape.rows * shape.k), most = size_t(shape.most);
-  std::vector<int32_t> tokens(capacity), parents(capacity), frontier(size_t(shape.rows), -7), own(1000);
+  Ints tokens(capacity), parents(capacity), frontier(size_t(shape.rows), -7), own(1000);
   std::vector<double> chances(capacity);
   for (int32_t& id : own) id = int32_t(random() % 5000);
   const test::DeviceArray<int32_t> tokens_there(tokens), parents_there(parents), frontier_there(frontier), own_there(own);
@@ -36,7 +37,7 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
   for (int level = 0, rows = 1; level < shape.depth; ++level) {
     const size_t count = size_t(rows * shape.k),
                  next = size_t(level + 1 == shape.depth ? 0 : std::min(shape.rows, rows * shape.k));
-    std::vector<int32_t> ranked(count), ids(next), from(next);
+    Ints ranked(count), ids(next), from(next);
     std::vector<float> shares(count);
     for (size_t i = 0; i < count; ++i) {
       ranked[i] = random() % 5 ? int32_t(random() % 1000) : -1;
@@ -61,7 +62,7 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
   ASSERT_EQ(parents_there.get(), parents);
   ASSERT_EQ(chances_there.get(), chances);
   ASSERT_EQ(frontier_there.get(), frontier);
-  std::vector<int32_t> nodes(most), node_parents(most), number(1);
+  Ints nodes(most), node_parents(most), number(1);
   const test::DeviceArray<int32_t> nodes_there(nodes), node_parents_there(nodes), number_there(number);
   reference.choose_nodes({here, slots, all(nodes), all(node_parents), all(number)});
   enqueue_choose_nodes(commands, {there, slots, all(nodes_there), all(node_parents_there), all(number_there)});

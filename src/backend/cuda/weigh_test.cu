@@ -16,7 +16,7 @@ std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
   std::vector<float> logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
   const auto same = test::gaussian(vocab, 77, 2);
   std::ranges::copy(same, logits.begin());
-  std::vector<int32_t> tokens(kNodes), positions(kNodes);
+  Ints tokens(kNodes), positions(kNodes);
   SampleArgs args{.logits = View<const float, 2>(logits.data(), kNodes, vocab), .params = {1, top_k, 1, 0}};
   args.positions = View<const int32_t, 1>(positions.data(), kNodes), args.tokens = View<int32_t, 1>(tokens.data(), kNodes);
   args.probs = View<float, 2>(probs.data(), kNodes, vocab);
@@ -31,13 +31,13 @@ TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
   for (const int64_t vocab : {1, 3, 64, 1001, 32000, 151936})
     for (const int top_k : {0, 1, 5, 300}) {
       const std::vector<float> p = laws(vocab, top_k, 4), q = laws(vocab, top_k, top_k == 5 ? 4 : 9);  // once the same
-      std::vector<int32_t> tokens(kNodes);
+      Ints tokens(kNodes);
       for (int64_t i = 0; i < kNodes; ++i) {  // likely ones, and one that was not drawn
         const auto row = q.begin() + i * vocab;
         tokens[i] = i == 5 ? -1 : int32_t(std::max_element(row, row + vocab) - row);
       }
       std::vector<float> weights(2 * kNodes);
-      std::vector<int32_t> residuals(kNodes);
+      Ints residuals(kNodes);
       const auto args_of = [&](const float* p_at, const float* q_at, const int32_t* tokens_at, float* weights_at, int32_t* out) {
         return WeighDraftsArgs{.p = View<const float, 2>(p_at, kNodes, vocab),
             .q = View<const float, 2>(q_at, kNodes, vocab),

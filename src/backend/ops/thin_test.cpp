@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -17,7 +18,7 @@ using test::view;
 using Mode = ExpertSkip;
 
 struct Rows {
-  explicit Rows(std::vector<std::vector<float>> weights, std::vector<std::vector<int32_t>> of = {}) : rows(std::ssize(weights)) {
+  explicit Rows(std::vector<std::vector<float>> weights, std::vector<Ints> of = {}) : rows(std::ssize(weights)) {
     k = std::ssize(weights[0]);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < k; ++i) {
@@ -34,7 +35,7 @@ struct Rows {
   }
   int64_t rows, k;
   std::vector<float> shares;
-  std::vector<int32_t> ids;
+  Ints ids;
 };
 
 // 400 rows of 8 random weights that sum to 1.
@@ -95,7 +96,7 @@ TEST(ThinExperts, TailMassBoundsWhatGoes) {
   const std::vector<std::vector<float>> weights{{0.5f, 0.04f, 0.4f, 0.06f}, {0.25f, 0.25f, 0.25f, 0.25f}};
   Rows r(weights);
   EXPECT_EQ(r.skip({.mode = Mode::TailMass, .most = 3, .mass = 0.11f}), 2);
-  EXPECT_EQ(r.ids, (std::vector<int32_t>{0, -1, 2, -1, 4, 5, 6, 7}));
+  EXPECT_EQ(r.ids, (Ints{0, -1, 2, -1, 4, 5, 6, 7}));
   EXPECT_EQ(r.shares[1], 0.0f);
   EXPECT_EQ(r.shares[0], 0.5f) << "weights that stay are what they were";
   Rows one(weights);
@@ -109,7 +110,7 @@ TEST(ThinExperts, TailMassBoundsWhatGoes) {
 TEST(ThinExperts, UnionAwareLeavesOutWhatNobodyElseReads) {
   Rows r({{0.05f, 0.04f, 0.91f}, {0.06f, 0.02f, 0.92f}}, {{1, 2, 3}, {1, 4, 5}});
   EXPECT_EQ(r.skip({.mode = Mode::UnionAware, .most = 2, .mass = 0.2f}), 2);
-  EXPECT_EQ(r.ids, (std::vector<int32_t>{1, -1, 3, 1, -1, 5})) << "expert 1 is read anyway";
+  EXPECT_EQ(r.ids, (Ints{1, -1, 3, 1, -1, 5})) << "expert 1 is read anyway";
 }
 
 TEST(ThinExperts, ABudgetOfNoneChangesNothing) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "backend/reference/reference_backend.h"
+#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -14,13 +15,13 @@ namespace {
 using test::view;
 
 struct Routed {
-  std::vector<int32_t> ids;
+  Ints ids;
   std::vector<float> shares;
 };
 
 Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
   ReferenceBackend backend;
-  Routed out{std::vector<int32_t>(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
+  Routed out{Ints(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
   backend.route({
       .logits = view(logits, rows, std::ssize(logits) / rows),
       .routing = routing,
@@ -31,7 +32,7 @@ Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_
   return out;
 }
 
-using Ids = std::vector<int32_t>;
+using Ids = Ints;
 
 TEST(Route, SharesAreTheSoftmaxOverAllExpertsAscendingById) {
   const float two = std::log(2.0f), four = std::log(4.0f);
@@ -74,7 +75,7 @@ struct Groups {
 Routed route_deepseek(
     const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g, bool normalise = true) {
   ReferenceBackend backend;
-  Routed out{std::vector<int32_t>(size_t(k), -1), std::vector<float>(size_t(k))};
+  Routed out{Ints(size_t(k), -1), std::vector<float>(size_t(k))};
   backend.route({
       .logits = view(logits, 1, std::ssize(logits)),
       .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,

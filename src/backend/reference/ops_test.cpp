@@ -6,6 +6,7 @@
 
 #include "backend/reference/reference_backend.h"
 #include "base/half.h"
+#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -38,7 +39,7 @@ TEST(Reference, MultipliesAddsTheBiasAndAccumulates) {
 TEST(Reference, EmbedsRowsOfTheTable) {
   ReferenceBackend backend;
   const auto table = weight_of(backend, {1, 2, 3, 4, 5, 6}, 3);
-  const std::vector<int32_t> ids = {2, 0};
+  const Ints ids = {2, 0};
   std::vector<float> out(4);
   backend.embed({view(ids, 2), table.get(), view(out, 2, 2)});
   EXPECT_EQ(out, (std::vector<float>{5, 6, 1, 2}));
@@ -73,7 +74,7 @@ TEST(Reference, GatesWithTheSigmoidLinearUnit) {
 
 TEST(Reference, RotatesThePairsOfBothConventions) {
   ReferenceBackend backend;
-  const std::vector<int32_t> position = {3};
+  const Ints position = {3};
   const std::vector<float> frequency = {float(M_PI / 6), 0};  // a quarter turn, none
   std::vector<float> cos_sin(4);
   const View<float, 3> angles(cos_sin.data(), 1, 2, 2);
@@ -96,15 +97,15 @@ TEST(Reference, RotatesThePairsOfBothConventions) {
 struct OneHead {
   ReferenceBackend backend;
   std::unique_ptr<KvStore> store = backend.make_kv_store({DType::F32, 1, 1, 2}, 2);
-  std::vector<int32_t> pages = {1, 0};
+  Ints pages = {1, 0};
   KvRef kv{store.get(), view(pages, 2)};
   void put(int64_t entry, float k, float v) {
     const std::vector<float> key = {k, 0}, value = {v, 1};
     backend.store_kv({0, view(key, 1, 1, 2), view(value, 1, 1, 2), kv, entry});
   }
   // Rows up to entries `last`: q and out [rows][2].
-  void attend(AttentionRun& run, const std::vector<float>& q, const std::vector<int32_t>& last, std::vector<float>& out,
-      std::vector<float>& lse, float scale = 1) {
+  void attend(AttentionRun& run, const std::vector<float>& q, const Ints& last, std::vector<float>& out, std::vector<float>& lse,
+      float scale = 1) {
     const int rows = int(last.size());
     run.num_rows = rows, run.kv = kv, run.last = view(last, rows);
     AttentionArgs args;
@@ -121,7 +122,7 @@ TEST(Reference, AttendsWithSoftmaxWeightsInsideTheWindow) {
   head.put(2, std::log(3.0f), 16);
   head.put(3, kNan, kNan);  // newer than every row's last entry
   const std::vector<float> q = {1, 5, 2, 5};
-  const std::vector<int32_t> last = {1, 2};
+  const Ints last = {1, 2};
   std::vector<float> out(4), lse(2);
   AttentionRun run;
   run.window = 2, run.first_row = 0;
@@ -141,7 +142,7 @@ TEST(Reference, ReadsNothingBeforeTheRunsFirstEntry) {
   head.put(2, 0, 8);
   head.put(3, std::log(3.0f), 16);
   const std::vector<float> q = {1, 5, 1, 5, 1, 5};
-  const std::vector<int32_t> last = {1, 2, 3};
+  const Ints last = {1, 2, 3};
   std::vector<float> out(6, kNan), lse(3, kNan);
   AttentionRun run;
   run.first = 2;
@@ -165,7 +166,7 @@ TEST(Reference, LetsARowOfATreeReadThePrefixItsAncestorsAndItself) {
   head.put(3, std::log(2.0f), 32);  // row 2, another child
   head.put(4, std::log(4.0f), 64);  // row 3, the child of row 2
   const std::vector<float> q = {1, 0, 1, 0};
-  const std::vector<int32_t> last = {2, 3}, parents = {-1, 0, 0, 2};
+  const Ints last = {2, 3}, parents = {-1, 0, 0, 2};
   std::vector<float> out(4), lse(2);
   AttentionRun run;
   run.tree = {parents, 2, 1};  // rows 2 and 3
@@ -189,7 +190,7 @@ TEST(Reference, ReadsASelectionInPlace) {
   head.put(71, std::log(8.0f), 64);
   head.put(72, kNan, kNan);
   const std::vector<float> q = {1, 0, 1, 0};
-  const std::vector<int32_t> last = {2, 3}, index = {1, 3};  // of the run's entries 1, 3, 70, 71
+  const Ints last = {2, 3}, index = {1, 3};  // of the run's entries 1, 3, 70, 71
   std::vector<float> out(4), lse(2);
   AttentionRun run;
   run.index = view(index, 1, 2), run.tail_first = 70;
@@ -234,7 +235,7 @@ TEST(Reference, ScoresKeysByLogitAndByWeight) {
 TEST(Reference, StoresEightBitRowsWithAScaleEach) {
   ReferenceBackend backend;
   const auto store = backend.make_kv_store({DType::Q8_0, 1, 1, 4}, 1);
-  const std::vector<int32_t> pages = {0};
+  const Ints pages = {0};
   const KvRef kv{store.get(), view(pages, 1)};
   const std::vector<float> k = {254, -2, 1, 3}, v = {-12.7f, 0.04f, 0.06f, 12.7f};
   backend.store_kv({0, view(k, 1, 1, 4), view(v, 1, 1, 4), kv, 5});
@@ -254,7 +255,7 @@ TEST(Reference, StoresFp8RowsByElementWithTheScaleOfTheLayer) {
   const KvScale scales[] = {{1, 1}, {2, 0.25f}};
   const KvGeometry geometry{DType::F8_E4M3, 2, 1, 4, scales};
   const auto store = backend.make_kv_store(geometry, 1);
-  const std::vector<int32_t> pages = {0};
+  const Ints pages = {0};
   const KvRef kv{store.get(), view(pages, 1)};
   const std::vector<float> x = {17, -19, 500, 0x1p-10f};
   const View<const float, 3> row(x.data(), 1, 1, 4);
@@ -276,7 +277,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
   for (const DType dtype : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3}) {
     ReferenceBackend backend;
     const auto from = backend.make_kv_store({dtype, 2, 2, 1}, 3), to = backend.make_kv_store({dtype, 2, 2, 1}, 2);
-    const std::vector<int32_t> pages = {2, 0}, to_pages = {1};
+    const Ints pages = {2, 0}, to_pages = {1};
     const View<const int32_t, 1> table(pages.data(), 2), to_table(to_pages.data(), 1);
     const KvRef source{from.get(), table}, target{to.get(), to_table};
     std::vector<float> k(70 * 2), v(70 * 2);
@@ -286,7 +287,7 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
       if (dtype == DType::F8_E4M3) return f8_to_f32(f32_to_f8(x));
       return dtype == DType::F32 ? x : dtype == DType::F16 ? f16_to_f32(f32_to_f16(x)) : bf16_to_f32(f32_to_bf16(x));
     };
-    const std::vector<int32_t> index = {3, 65, 0, 64};  // head 0: 3 and 65, head 1: 0 and 64
+    const Ints index = {3, 65, 0, 64};  // head 0: 3 and 65, head 1: 0 and 64
     GatherKvArgs args{1, source, target, view(index, 2, 2), 68, 70};
     backend.gather_kv(args);
     const std::vector<std::vector<int64_t>> expected = {{3, 65, 68, 69}, {0, 64, 68, 69}};
@@ -309,28 +310,27 @@ TEST(Reference, StoresRoundedRowsAndGathersTheirBits) {
   }
 }
 
-std::vector<int32_t> select(
-    const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
+Ints select(const std::vector<float>& scores, int64_t count, int spread = 0, int sinks = 0, int recent = 0, int block = 1) {
   ReferenceBackend backend;
-  std::vector<int32_t> index(count * block);
+  Ints index(count * block);
   const int64_t n = std::ssize(scores);
   backend.top_k({view(scores, 1, n), n, count, spread, sinks, recent, block, view(index, 1, count * block)});
   return index;
 }
 
 TEST(Reference, SelectsTheBestEntriesTiesToTheLowerIndex) {
-  EXPECT_EQ(select({1, 5, 5, 5, 2}, 2), (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(select({kNan, 0.0f, -0.0f, -1}, 3), (std::vector<int32_t>{1, 2, 3}));
-  EXPECT_EQ(select({kNan, kNan, -5}, 2), (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(select({1, 9, 8, 7, 1}, 3, 0, 1, 1), (std::vector<int32_t>{0, 1, 4}));
-  EXPECT_EQ(select({1, 9, 8, 7}, 2, 0, 0, 1, 3), (std::vector<int32_t>{3, 4, 5, 9, 10, 11})) << "entries of blocks";
+  EXPECT_EQ(select({1, 5, 5, 5, 2}, 2), (Ints{1, 2}));
+  EXPECT_EQ(select({kNan, 0.0f, -0.0f, -1}, 3), (Ints{1, 2, 3}));
+  EXPECT_EQ(select({kNan, kNan, -5}, 2), (Ints{0, 2}));
+  EXPECT_EQ(select({1, 9, 8, 7, 1}, 3, 0, 1, 1), (Ints{0, 1, 4}));
+  EXPECT_EQ(select({1, 9, 8, 7}, 2, 0, 0, 1, 3), (Ints{3, 4, 5, 9, 10, 11})) << "entries of blocks";
 }
 
 TEST(Reference, DilatesScoresForwardWithDecay) {
   // 100 spreads to 98, 96.04, 94.1 behind it; 95 at index 5 stands between them.
-  EXPECT_EQ(select({0, 100, 0, 0, 0, 95, 0}, 4, 3), (std::vector<int32_t>{1, 2, 3, 5}));
-  EXPECT_EQ(select({0, 100, 0, 0, 0, 94, 0}, 4, 3), (std::vector<int32_t>{1, 2, 3, 4}));
-  EXPECT_EQ(select({0, 100, 0, 0, 0, 0, 0}, 4, 2), (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 95, 0}, 4, 3), (Ints{1, 2, 3, 5}));
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 94, 0}, 4, 3), (Ints{1, 2, 3, 4}));
+  EXPECT_EQ(select({0, 100, 0, 0, 0, 0, 0}, 4, 2), (Ints{0, 1, 2, 3}));
 }
 
 }

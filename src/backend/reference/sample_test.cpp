@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/reference/reference_backend.h"
+#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -33,15 +34,15 @@ Sampled sample(const std::vector<float>& logits, const SamplingParams& params, u
   return out;
 }
 
-std::vector<int32_t> support(const std::vector<float>& logits, const SamplingParams& params) {
+Ints support(const std::vector<float>& logits, const SamplingParams& params) {
   const Sampled sampled = sample(logits, params);
-  std::vector<int32_t> ids;
+  Ints ids;
   for (size_t i = 0; i < sampled.probs.size(); ++i)
     if (sampled.probs[i] > 0) ids.push_back(int32_t(i));
   return ids;
 }
 
-using Ids = std::vector<int32_t>;
+using Ids = Ints;
 
 TEST(Philox, EqualsThePublishedVectors) {
   using Block = std::array<uint32_t, 4>;

@@ -253,7 +253,7 @@ class MedusaDrafts : public MedusaTest {
     medusa_ = good(Register<Proposer>::find("medusa")->make(setup()));
   }
   // Rows of hidden states, of which those in `path` are final: [first, committed_len).
-  void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const std::vector<int32_t>& path) {
+  void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const Tokens& path) {
     const TargetRows rows{
         .sequence = &sequence,
         .first_position = first,
@@ -279,8 +279,8 @@ class MedusaDrafts : public MedusaTest {
     return product(values_.at(fmt::format("{}.1.weight", head)), layer(x, fmt::format("{}.0.linear.", head)));
   }
   // The `count` choices of the target's sampler at a position, the best first.
-  std::vector<int32_t> ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
-    std::vector<int32_t> out(count), token(1);
+  Tokens ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
+    Tokens out(count), token(1);
     SampleArgs args{
         .logits = view(of, 1, kVocab),
         .params = sequence.sampling,
@@ -356,8 +356,8 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
   const StaticTree shape = StaticTree::make(paths, 16).value();
   const auto first = ranked(sequence, logits(0, last_), 2, 3), second = ranked(sequence, logits(1, last_), 3, 3),
              third = ranked(sequence, logits(2, last_), 4, 3);
-  const std::vector<int32_t> tokens{first[0], first[1], second[0], second[2], second[0], second[2], third[1]};
-  const std::vector<int32_t> parents{-1, -1, 0, 0, 1, 1, 5};
+  const Tokens tokens{first[0], first[1], second[0], second[2], second[0], second[2], third[1]};
+  const Tokens parents{-1, -1, 0, 0, 1, 1, 5};
   for (int granted = 1; granted <= 8; ++granted) {
     const DraftTree& tree = propose(sequence, {.max_tokens = granted, .may_branch = true, .shape = &shape});
     ASSERT_EQ(tree.size, std::min(granted, 7));
@@ -393,7 +393,7 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
   const auto first = ranked(sequence, logits(0, last_), 2, 3);
   const DraftLimits limits{.max_tokens = 3, .may_branch = true, .tree_top_k = 3};
   const auto roots = [&](const DraftTree& tree) {
-    std::vector<int32_t> out;
+    Tokens out;
     for (int node = 0; node < tree.size; ++node)
       if (tree.parents[node] < 0) out.push_back(tree.tokens(node));
     return out;
