@@ -1,7 +1,6 @@
 // The work of hunch batch: lines in, requests through the engine, many at once, answers out. Called by batch.cpp.
 #pragma once
 
-#include <chrono>
 #include <list>
 #include <memory>
 #include <optional>
@@ -12,6 +11,7 @@
 #include "api/batch_answer.h"
 #include "api/batch_line.h"
 #include "api/chat_prompts.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "cli/batch_files.h"
 #include "cli/interrupt.h"
@@ -35,7 +35,6 @@ class BatchRun {
   const BatchCounts& counts() const { return counts_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Job {
     BatchLine line;
     int64_t number = 0, end = 0;

@@ -126,4 +126,7 @@ class Running final : public Scheduled {
   IndexSharing profiled_;  // of the strategy at hand
 };
 
+// Whose a part of a step's plan is.
+Running& running(const auto& part) { return static_cast<Running&>(*part.who); }
+
 }

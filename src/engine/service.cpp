@@ -186,22 +186,22 @@ bool Service::step_once(bool background) {
   const bool any = !plan.empty();
   if (any) {
     begin(plan);
-    const auto start = Trace::Clock::now();
+    const auto start = Clock::now();
     step_.run(plan);
 
     running_.clear();
-    for (const auto& decode : plan.decodes) running_.push_back(static_cast<Running*>(decode.who));
+    for (const auto& decode : plan.decodes) running_.push_back(&running(decode));
     count_step(plan);
     controller_.record(step_.report(), running_);
     for (Running* run : running_)  // what prompts beside it cost says nothing about a strategy
       if (run->plan.profiled && plan.chunks.empty())
         run->record_profiled(step_.report().draft_ms + step_.report().pass_ms + step_.report().select_ms);
     if (parts_.trace) trace_step(plan, start);
-    for (const auto& decode : plan.decodes) collect(static_cast<Running&>(*decode.who));
+    for (const auto& decode : plan.decodes) collect(running(decode));
     for (const auto& chunk : plan.chunks) {
       if (parts_.options.progress && plan.decodes.empty() && plan.chunks.size() == 1)
         parts_.options.progress("prefill", chunk.who->sequence.committed_len, chunk.who->prefill_target);
-      collect(static_cast<Running&>(*chunk.who));
+      collect(running(chunk));
     }
     sessions_.remove_if([](const auto& session) { return session->over; });
   }
@@ -216,7 +216,7 @@ void Service::count_step(const StepPlan& plan) {
   int64_t made = 0, step_tokens = 0;
   double plain_all = 0;
   for (const auto& chunk : plan.chunks) {
-    const Running& run = static_cast<const Running&>(*chunk.who);
+    const Running& run = running(chunk);
     step_tokens += chunk.rows + run.sequence.len() - run.emitted_first;
   }
   for (Running* run : running_) {
@@ -237,12 +237,12 @@ void Service::count_step(const StepPlan& plan) {
   stats_.compared_ms += report.draft_ms + report.pass_ms + report.select_ms;
 }
 
-void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
+void Service::trace_step(const StepPlan& plan, Clock::time_point start) {
   Trace& trace = *parts_.trace;
   const StepReport& report = step_.report();
   double at = 0;
   const auto part = [&](std::string_view name, double ms, const std::string& args) {
-    const auto from = start + std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(at));
+    const auto from = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(at));
     if (ms > 0) trace.span(0, name, from, ms, args);
     at += ms;
   };
@@ -254,7 +254,7 @@ void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
           report.verify_rows, prompt_rows, report.entries, report.learning, report.launched));
   part("select", report.select_ms, fmt::format(R"("requests":{})", report.learning));
   for (const auto& decode : plan.decodes) {
-    const Running& run = static_cast<const Running&>(*decode.who);
+    const Running& run = running(decode);
     const int drafted = run.tree().size;
     trace.span(static_cast<const Session*>(run.owner)->lane, drafted > 0 ? "round" : "token", start, at,
         fmt::format(R"("drafter":"{}","drafted":{},"accepted":{},"tokens":{})",
@@ -262,14 +262,14 @@ void Service::trace_step(const StepPlan& plan, Trace::Clock::time_point start) {
             run.sequence.len() - run.emitted_first));
   }
   for (const auto& chunk : plan.chunks)
-    trace.span(static_cast<const Session*>(static_cast<const Running*>(chunk.who)->owner)->lane, "prompt", start, at,
+    trace.span(static_cast<const Session*>(running(chunk).owner)->lane, "prompt", start, at,
         fmt::format(R"("rows":{},"done":{},"of":{})", chunk.rows, chunk.who->sequence.committed_len, chunk.who->prefill_target));
 }
 
 // Who waited until now.
 void Service::begin(const StepPlan& plan) {
   for (const auto& chunk : plan.chunks) {
-    Session& session = *static_cast<Session*>(static_cast<Running*>(chunk.who)->owner);
+    Session& session = *static_cast<Session*>(running(chunk).owner);
     if (std::exchange(session.began, true)) continue;
     session.running->stats.milliseconds.queued = now_ms() - session.since_ms;
     if (!parts_.trace) continue;
@@ -277,9 +277,8 @@ void Service::begin(const StepPlan& plan) {
     parts_.trace->lane(session.lane, fmt::format("request {}", session.lane));
     const double waited = session.running->stats.milliseconds.queued;
     parts_.trace->span(session.lane, "wait",
-        Trace::Clock::now() -
-            std::chrono::duration_cast<Trace::Clock::duration>(std::chrono::duration<double, std::milli>(waited)),
-        waited, fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
+        Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(waited)), waited,
+        fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
   }
 }
 

@@ -52,7 +52,7 @@ class Service {
   void collect(Running&);
   void say_rest();
   void count_step(const StepPlan&);
-  void trace_step(const StepPlan&, Trace::Clock::time_point start);
+  void trace_step(const StepPlan&, Clock::time_point start);
   void count(Session&);
   void finish(Session&, Status failure);
   void update_stats(bool ran);

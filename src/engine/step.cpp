@@ -36,9 +36,6 @@ Error numerical_error(int64_t position) {
       position)};
 }
 
-Running& running(const StepPlan::Decode& decode) { return static_cast<Running&>(*decode.who); }
-Running& running(const StepPlan::Chunk& chunk) { return static_cast<Running&>(*chunk.who); }
-
 uint64_t kv_bytes(const Backend& backend) {
   const BackendCounters& c = backend.counters();
   return c.kv_bytes + c.score_bytes + c.gather_bytes;

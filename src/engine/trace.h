@@ -3,21 +3,19 @@
 // one event a line as it happens, so that a killed program leaves a file that can be read.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace hunch {
 
 class Trace {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // Errors: the file cannot be written. It is replaced.
   static Result<std::unique_ptr<Trace>> open(const std::string& path);
   ~Trace();

@@ -110,10 +110,9 @@ void Server::handle(std::shared_ptr<Exchange> exchange) {
   if (match.status != 204)
     for (auto& header : access_.cors_headers(request, false)) exchange->extra.push_back(std::move(header));
   const bool quiet = match.route == Route::Health || match.route == Route::Metrics;
-  exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Generating::Clock::now()](
-                          int status) {
+  exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Clock::now()](int status) {
     metrics_->answered(status);
-    const double seconds = std::chrono::duration<double>(Generating::Clock::now() - since).count();
+    const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     log_.write(quiet ? Log::Debug : Log::Info, "answered",
         {{"route", name.empty() ? std::string_view("?") : name}, {"status", int64_t(status)}, {"seconds", seconds},
             {"client", address}, {"request_id", id}});

@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kLinger{2};
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr std::string_view kHttp2 = "PRI * HTTP/2.0";
 
-double seconds(Connection::Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 }
 

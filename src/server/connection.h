@@ -5,11 +5,11 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "server/http.h"
 #include "server/options.h"
 
@@ -17,7 +17,6 @@ namespace hunch {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  using Clock = std::chrono::steady_clock;
   struct Owner {
     virtual ~Owner() = default;
     virtual void closed(Connection&) = 0;  // it may go once its callers hold it no more

@@ -8,9 +8,7 @@
 namespace hunch {
 namespace {
 
-double seconds_between(Generating::Clock::time_point from, Generating::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
 
 std::string_view reason_of(FinishReason reason) {
   switch (reason) {

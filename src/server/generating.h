@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "api/call.h"
+#include "base/clock.h"
 #include "server/http.h"
 #include "server/log.h"
 #include "server/loop.h"
@@ -22,7 +22,6 @@ namespace hunch {
 
 class Generating : public std::enable_shared_from_this<Generating> {
  public:
-  using Clock = std::chrono::steady_clock;
   struct World {  // outlives all requests
     Loop& loop;
     WorkerPool& workers;

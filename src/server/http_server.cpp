@@ -119,7 +119,7 @@ struct HttpServer::Impl final : Connection::Owner, std::enable_shared_from_this<
   void tick() {
     scratch.clear();
     for (const auto& [key, connection] : connections) scratch.push_back(connection);
-    const auto now = Connection::Clock::now();
+    const auto now = Clock::now();
     for (const auto& connection : scratch) connection->tick(now);
     scratch.clear();
     if (listener && std::exchange(paused, false)) wait();

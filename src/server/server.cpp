@@ -17,9 +17,7 @@ namespace {
 constexpr double kTickSeconds = 0.2, kIntervalSeconds = 10;
 constexpr double kUnwind = 10;  // seconds that requests which were cut off may take to let go of the engine
 
-double seconds_since(Generating::Clock::time_point then) {
-  return std::chrono::duration<double>(Generating::Clock::now() - then).count();
-}
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 }
 
@@ -73,9 +71,9 @@ void Server::ready() {
   looks.push_back([this] { return Heartbeat{ticks_, true}; });  // and the loop itself
   // The service manager hears of life only while the engines show some.
   const double period = service_manager_watchdog_seconds() / 2;
-  auto on_alive = [period, last = Generating::Clock::now()]() mutable {
+  auto on_alive = [period, last = Clock::now()]() mutable {
     if (period <= 0 || seconds_since(last) < period) return;
-    last = Generating::Clock::now();
+    last = Clock::now();
     notify_service_manager("WATCHDOG=1");
   };
   auto on_dead = [this](double stuck) {
@@ -123,7 +121,7 @@ void Server::on_signal(int signal) {
 
 void Server::drain(int exit_code) {
   state_ = State::Draining;
-  drain_began_ = Generating::Clock::now();
+  drain_began_ = Clock::now();
   exit_code_ = exit_code;
   notify_service_manager("STOPPING=1");
   tick();
@@ -138,7 +136,7 @@ void Server::stop_at_once(int signal) {
 
 void Server::tick() {
   ++ticks_;
-  const auto now = Generating::Clock::now();
+  const auto now = Clock::now();
   std::vector<std::shared_ptr<Generating>> all;
   for (const auto& [key, request] : requests_) all.push_back(request);
   for (const auto& request : all) request->tick(now);

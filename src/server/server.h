@@ -76,7 +76,7 @@ class Server final : private HttpHandler {
   std::unique_ptr<Generating::World> world_;
   std::unordered_map<Generating*, std::shared_ptr<Generating>> requests_;
   State state_ = State::Loading;
-  Generating::Clock::time_point drain_began_;
+  Clock::time_point drain_began_;
   bool cut_off_ = false;  // what ran when the time to drain was over has been told so
   std::atomic<uint64_t> ticks_{0};
   std::atomic<int64_t> pending_bytes_{0};

@@ -17,7 +17,7 @@ Interpreter::Interpreter(const Program& program, Heap& heap, const Budget& budge
     : program_(program),
       heap_(heap),
       budget_(budget),
-      deadline_(std::chrono::steady_clock::now() + budget.time),
+      deadline_(Clock::now() + budget.time),
       steps_left_(budget.steps),
       root_(inner(nullptr)),
       root_values_(program.names.size()) {}
@@ -39,8 +39,7 @@ Status Interpreter::spend(int64_t steps) {
   until_clock_ -= int(std::min<int64_t>(steps, kStepsPerClock));
   if (until_clock_ > 0) return {};
   until_clock_ = kStepsPerClock;
-  if (std::chrono::steady_clock::now() > deadline_)
-    return type_error(fmt::format("the template takes more than {} ms", budget_.time.count()));
+  if (Clock::now() > deadline_) return type_error(fmt::format("the template takes more than {} ms", budget_.time.count()));
   if (heap_.full()) return type_error("the template builds too much text on its way");
   return {};
 }

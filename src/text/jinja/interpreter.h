@@ -1,7 +1,6 @@
 // Interpreter: walks a Program for one rendering. Called by ChatTemplate; filters, tests and methods get it to call back.
 #pragma once
 
-#include <chrono>
 #include <ctime>
 #include <initializer_list>
 #include <memory_resource>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "text/jinja/heap.h"
 #include "text/jinja/program.h"
@@ -134,7 +134,7 @@ class Interpreter {
   const Program& program_;
   Heap& heap_;
   const Budget& budget_;
-  std::chrono::steady_clock::time_point deadline_;
+  Clock::time_point deadline_;
   int64_t steps_left_;
   int until_clock_ = 0;
   int depth_ = 0, line_ = 1;
