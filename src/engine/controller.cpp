@@ -42,7 +42,7 @@ constexpr int64_t kSelfFrom = 2048;
 // On a device looking up is host time for all: in a crowd, requests that used nothing of it for long ask seldom, more so the
 // longer that was.
 constexpr size_t kCrowd = 8;
-constexpr int kPatience = 16, kMostSeldom = 32;  // steps
+constexpr int kPatience = 16, kMostSeldom = 8;  // steps
 
 constexpr double kLeastLearning = 0.01;  // of a pass that also learns, on a device
 constexpr int kMostNewLists = 6;         // passes of new kernels that are not believed, of an arm
