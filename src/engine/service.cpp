@@ -188,7 +188,6 @@ bool Service::step_once(bool background) {
     begin(plan);
     const auto start = Clock::now();
     step_.run(plan);
-
     running_.clear();
     for (const auto& decode : plan.decodes) running_.push_back(&running(decode));
     count_step(plan);
