@@ -62,7 +62,7 @@ void Scheduler::preempt(Scheduled& who) {
   sequence.committed_len = 0;
   who.published = {};
   who.prefill_target = std::max(who.prefill_target, sequence.len() > sequence.prompt_len ? sequence.len() - 1 : 0);
-  waiting_.push_back(&who);
+  waiting_.insert(std::ranges::upper_bound(waiting_, &who, before), &who);
 }
 
 // Pages for `entries`, at the cost of those who are paused or of worse rank. False: there is no one left to take them from (and
@@ -134,8 +134,9 @@ bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) cons
     if (other->sequence.cache_salt != who.sequence.cache_salt) continue;
     const auto &a = who.sequence.tokens, &b = other->sequence.tokens;
     const int64_t most = std::min(who.prefill_target - selecting_rows(who), other->prefill_target);
-    const int64_t end = most / kPageLen * kPageLen;
-    if (end > found && std::equal(a.begin(), a.begin() + end, b.begin())) return true;
+    if (most <= found) continue;
+    const int64_t alike = std::mismatch(a.begin(), a.begin() + most, b.begin()).first - a.begin();
+    if (alike / kPageLen * kPageLen > std::max(found, other->sequence.committed_len)) return true;
   }
   return false;
 }

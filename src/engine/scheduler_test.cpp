@@ -23,6 +23,9 @@ struct Seat final : Scheduled {
   }
   void unseated() override { ++times_unseated; }
   bool done() const { return sequence.len() >= sequence.max_len; }
+  void turn(int64_t at, int32_t where) {  // another text from there on
+    for (int64_t i = at; i < sequence.len(); ++i) sequence.tokens[i] += 1000 * where;
+  }
 
   int64_t output;
   int gamma;
@@ -95,6 +98,7 @@ class Machine {
     EXPECT_LE(rows, plan.decodes.empty() ? limits.most_rows() : limits.rows);
     EXPECT_LE(verify, limits.verify_rows);
     EXPECT_LE(scheduler->num_running(), limits.max_seqs);
+    EXPECT_TRUE(!plan.empty() || std::ranges::all_of(scheduler->running(), [](const Scheduled* who) { return who->paused; }));
     // Every slot once; pages that two sequences hold are whole and committed.
     std::vector<int> slots(limits.max_seqs, 0);
     for (const Scheduled* who : scheduler->running()) EXPECT_EQ(++slots[who->sequence.slot], 1);
@@ -214,6 +218,25 @@ TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
   EXPECT_EQ(machine.scheduler->num_running(), 3);
   EXPECT_EQ(machine.scheduler->stats().prefix_found, 2 * 256);
   machine.run_dry();
+  for (int i = 0; i < 3; ++i) {
+    Seat& seat = machine.add(300, 20);
+    seat.turn(0, 10), seat.turn(200, i);
+  }
+  machine.step();
+  EXPECT_EQ(machine.scheduler->num_running(), 1) << "they end otherwise";
+  machine.step();
+  EXPECT_EQ(machine.scheduler->stats().prefix_found, 2 * 256 + 2 * 192);
+  machine.run_dry();
+}
+
+TEST(Scheduler, NobodyTakesTheSeatOfOneOfBetterRankThatWasPreempted) {
+  Machine machine({.max_seqs = 3, .rows = 512, .verify_rows = 24, .chunk_len = 512}, 10, false);
+  machine.add(250, 100, 0, -5);
+  const Seat& preempted = machine.add(300, 200, 0, -4);
+  const Seat& worse = machine.add(100, 4, 0, 9);
+  while (preempted.times_unseated == 0) machine.step();
+  EXPECT_FALSE(worse.seated_now);
+  machine.run_dry();
 }
 
 TEST(Scheduler, WhoIsPausedKeepsNeitherSeatNorPagesFromOthers) {
@@ -248,8 +271,9 @@ TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
     for (int event = 0; event < 400; ++event) {
       const unsigned what = dice() % 10;
       if (what < 2 && machine.seats.size() < 12) {
-        machine.add(1 + int64_t(dice() % 200), 1 + int64_t(dice() % 150), int(dice() % 20), int(dice() % 3)).selecting_rows =
-            int(dice() % 40);
+        Seat& seat = machine.add(1 + int64_t(dice() % 200), 1 + int64_t(dice() % 150), int(dice() % 20), int(dice() % 3));
+        seat.selecting_rows = int(dice() % 40);
+        seat.turn(int64_t(dice() % 200), int32_t(dice() % 3));
       } else if (what == 2 && !machine.seats.empty()) {  // aborted, wherever it is
         const size_t index = dice() % machine.seats.size();
         machine.scheduler->remove(*machine.seats[index]);

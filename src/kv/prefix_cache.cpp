@@ -1,6 +1,7 @@
 #include "kv/prefix_cache.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace hunch {
 namespace {
@@ -122,13 +123,27 @@ void PrefixCache::remove(Node* node) {
 
 std::optional<int32_t> PrefixCache::surrender() {
   // A page whose continuation is known stays longer: without it the continuation could not be found.
+  Node* given = nullptr;
   for (Node& node : nodes_) {
-    if (node.children > 0 || pool_.holders(node.page) > 0) continue;
-    const int32_t page = node.page;
-    remove(&node);
-    return page;
+    if (pool_.holders(node.page) > 0 || (given && node.children > 0 && node.number < given->number)) continue;
+    given = &node;
+    if (node.children == 0) break;
   }
-  return {};
+  if (!given) return {};
+  // If none is without, the latest goes, and with it what continues it: pages of sequences that computed the beginning
+  // themselves.
+  if (given->children > 0) {
+    std::vector<Node*> later;
+    for (Node& node : nodes_)
+      if (node.number > given->number) later.push_back(&node);
+    std::ranges::sort(later, {}, &Node::number);  // what a page continues is older
+    std::unordered_set<const Node*> gone{given};
+    std::erase_if(later, [&](const Node* node) { return !gone.contains(node->before) || !gone.insert(node).second; });
+    std::ranges::for_each(later.rbegin(), later.rend(), [&](Node* node) { remove(node); });
+  }
+  const int32_t page = given->page;
+  remove(given);
+  return page;
 }
 
 void PrefixCache::clear() {

@@ -89,6 +89,25 @@ TEST(PrefixCache, GivesUpWhatWasNotUsedForLongest) {
   EXPECT_TRUE(cache.find(counted(1000, 130), 130).empty());
 }
 
+// What continues such a page may be held, by one who computed the beginning too.
+TEST(PrefixCache, EveryPageThatNobodyHoldsCanBeHad) {
+  PagePool pool(10);
+  PrefixCache cache(pool);
+  auto tokens = counted(0, 200);
+  Sequence first = sequence_of(tokens, 128, pool), stranger = sequence_of(counted(1000, 70), 64, pool);
+  tokens[150] = 9999;
+  Sequence other = sequence_of(tokens, 192, pool);
+  for (const Sequence* sequence : {&first, &other, &stranger}) publish(cache, *sequence);
+  first.pages.release_past(0, pool);
+  EXPECT_EQ(pool.num_kept(), 2);
+  PageTable table(4096);
+  EXPECT_TRUE(table.grow_to(pool.num_free() * kPageLen, pool));
+  EXPECT_TRUE(cache.find(tokens, 192).empty());
+  EXPECT_EQ(cache.find(counted(1000, 70), 64).size(), 1u);
+  other.pages.release_past(0, pool);
+  EXPECT_EQ(pool.num_kept(), 0);
+}
+
 TEST(PrefixCache, TwoWhoComputedTheSameShareOneChain) {
   PagePool pool(20);
   PrefixCache cache(pool);
