@@ -103,8 +103,8 @@ Result<std::vector<int32_t>> token_ids(const Fields& fields, const char* key) {
 
 double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1; }
 
-// `fields`: rope_scaling or rope_parameters.
-Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shape) {
+// `fields`: rope_scaling or rope_parameters. `original`: of the file itself, which goes before theirs; 0: none.
+Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shape, double original) {
   RopeScaling out;
   HUNCH_TRY(std::string type, fields.text("rope_type"));
   if (type.empty()) {
@@ -116,6 +116,7 @@ Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shap
   else if (type == "yarn") out.kind = RopeScaling::Kind::Yarn;
   else return fields.wrong("rope_type", fmt::format("{} is not supported; default, linear, llama3 and yarn are", quote(type)));
   HUNCH_TRY(out.original_context, fields.number("original_max_position_embeddings", double(shape.context_len)));
+  if (original != 0) out.original_context = original;
   HUNCH_TRY(const auto factor, fields.number("factor"));
   if (!factor && out.kind != RopeScaling::Kind::Yarn) return fields.wrong("factor", "missing");
   out.factor = factor.value_or(double(shape.context_len) / std::max(out.original_context, 1.0));
@@ -146,7 +147,15 @@ Status read_rope(const Fields& config, ModelShape& shape) {
     HUNCH_TRY(const double partial, fields->number("partial_rotary_factor", 1));
     if (partial != 1) return fields->wrong("partial_rotary_factor", "only 1 is supported");
   }
-  HUNCH_TRY(shape.rope_scaling, rope_scaling_of(parameters.empty() ? scaling : parameters, shape));
+  for (const std::string& key : parameters.keys()) {
+    const Json& value = *parameters.find(key.c_str());
+    if (value.is_object()) return parameters.wrong(key, "one for every type of layers is not supported");
+  }
+  for (const std::string& key : scaling.keys())
+    if (const Json* other = parameters.find(key.c_str()); !parameters.empty() && (!other || *other != *scaling.find(key.c_str())))
+      return scaling.wrong(key, "differs from rope_parameters, where it belongs");
+  HUNCH_TRY(const double original, config.number("original_max_position_embeddings", 0));
+  HUNCH_TRY(shape.rope_scaling, rope_scaling_of(parameters.empty() ? scaling : parameters, shape, original));
   if (gpt_oss && parameters.empty() && scaling.empty())
     shape.rope_scaling = {.kind = RopeScaling::Kind::Yarn, .factor = 32, .original_context = 4096, .truncate = false};
   // Yarn files give the context before extension; the model was trained for the extended one.
@@ -172,8 +181,8 @@ Status read_windows(const Fields& config, ModelShape& shape) {
   }
   HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
   if (!qwen || !used) return {};
-  HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", 4096));
-  if (shape.family == "qwen3_moe") return {};  // in every layer
+  HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 4096));
+  if (!shape.sliding_window || shape.family == "qwen3_moe") return {};  // none; in every layer
   HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
   shape.window_layer.resize(shape.layers);
   for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer >= full_layers;
@@ -182,7 +191,8 @@ Status read_windows(const Fields& config, ModelShape& shape) {
 
 Status read_layer_types(const Fields& config, ModelShape& shape) {
   const Json* types = config.find("layer_types");
-  if (!types || (shape.family != "qwen2" && shape.family != "qwen3" && shape.family != "gpt_oss")) return {};
+  constexpr std::string_view kFamilies[] = {"mistral", "qwen2", "qwen3", "gpt_oss"};
+  if (!types || std::ranges::find(kFamilies, shape.family) == std::end(kFamilies)) return {};
   if (!types->is_array() || types->size() != size_t(shape.layers))
     return config.wrong("layer_types", fmt::format("must be a list of {} strings", shape.layers));
   std::vector<uint8_t> windowed;
@@ -203,6 +213,8 @@ Status refuse_unsupported(const Fields& config, std::string_view family) {
   const bool experts_allowed = family == "qwen3_moe" || family == "gpt_oss" || is_deepseek(family);
   HUNCH_TRY(const bool mlp_bias, config.boolean("mlp_bias", false));
   if (mlp_bias) return config.wrong("mlp_bias", "biases in the feed-forward block are not supported");
+  HUNCH_TRY(const bool causal, config.boolean("is_causal", true));
+  if (!causal) return config.wrong("is_causal", "only causal attention is supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
   if (!act.empty() && act != "silu" && act != "swish")
     return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
@@ -231,6 +243,8 @@ Result<Fp8Scales> read_compressed(const Fields& config) {
   HUNCH_TRY(const std::string format, config.text("format"));
   if (format != "float-quantized" && format != "naive-quantized")
     return config.wrong("format", fmt::format("{} is not supported; float-quantized (FP8) is", quote(format)));
+  HUNCH_TRY(const Fields transforms, config.object("transform_config"));
+  if (!transforms.empty()) return config.wrong("transform_config", "not supported");
   HUNCH_TRY(const Fields sparsity, config.object("sparsity_config"));
   HUNCH_TRY(const std::string sparse, sparsity.text("format"));
   if (!sparse.empty() && sparse != "dense") return sparsity.wrong("format", fmt::format("{} is not supported", quote(sparse)));
@@ -309,7 +323,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
 Status read_gpt_oss(const Fields& config, ModelShape& s) {
   HUNCH_TRY(s.num_experts, config.small_integer("num_local_experts", 128));
   HUNCH_TRY(s.experts_per_token,
-      config.small_integer(config.find("experts_per_token") ? "experts_per_token" : "num_experts_per_tok", 4));
+      config.small_integer(config.find("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token", 4));
   HUNCH_TRY(s.gate_limit, config.number("swiglu_limit", 7.0));
   HUNCH_TRY(s.gate_alpha, config.number("swiglu_alpha", 1.702));
   s.expert_ffn = s.ffn;

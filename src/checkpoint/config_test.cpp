@@ -49,6 +49,10 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
       {with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}), "dynamic is not supported"},
       {with("rope_scaling", {{"type", "longrope"}, {"factor", 2}}), "longrope is not supported"},
       {with("rope_scaling", {{"type", "linear"}}), "factor: missing"},
+      {with("rope_parameters", {{"full_attention", {{"rope_theta", 500}}}}), "full_attention: one for every type of layers"},
+      {with(with("rope_parameters", {{"rope_type", "default"}}), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}),
+          "differs from rope_parameters"},
+      {with("is_causal", false), "is_causal"},
       {with("partial_rotary_factor", 0.5), "partial_rotary_factor"},
       {without("hidden_size"), "hidden_size: missing"},
       {with("hidden_size", "32"), "hidden_size: must be an integer"},
@@ -84,7 +88,9 @@ TEST(Config, ReadsRopeScalingInBothSpellings) {
   Json llama3{{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
       {"original_max_position_embeddings", 8192}};
   using Kind = RopeScaling::Kind;
-  const RopeScaling own = shape_of(with("rope_scaling", llama3)).rope_scaling;
+  const Json scaled = with("rope_scaling", llama3);
+  EXPECT_EQ(shape_of(with(scaled, "original_max_position_embeddings", 32)).rope_scaling.original_context, 32);
+  const RopeScaling own = shape_of(scaled).rope_scaling;
   EXPECT_EQ(own.kind, Kind::Llama3);
   EXPECT_EQ(own.original_context, 8192);
   llama3["rope_theta"] = 500000.0;
@@ -123,6 +129,10 @@ TEST(Config, SlidingWindowsFollowEachFamilysRules) {
   EXPECT_EQ(windows(), std::pair(0, 64));
   qwen["layer_types"] = {"sliding_attention", "full_attention"};
   EXPECT_EQ(windows(), std::pair(64, 0));
+  qwen["model_type"] = "mistral";
+  EXPECT_EQ(windows(), std::pair(64, 0));
+  qwen = with(with(tiny::config("qwen2"), "sliding_window", nullptr), "use_sliding_window", true);
+  EXPECT_EQ(windows(), std::pair(0, 0));
 }
 
 TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {

@@ -57,6 +57,11 @@ Status read_experts(const ArchKeys& keys, ModelShape& s) {
   HUNCH_TRY(s.expert_ffn, keys.count("expert_feed_forward_length", 1));
   s.norm_expert_shares = true;
   s.expert_layer.assign(s.layers, 1);
+  for (const auto& [name, most] : {std::pair("expert_gating_func", 1), {"expert_weights_scale", 1}, {"expert_shared_count", 0},
+           {"leading_dense_block_count", 0}}) {
+    HUNCH_TRY(const double value, keys.number(name, 0));
+    if (value != 0 && value != most) return keys.wrong(name, fmt::format("{} is not supported", value));
+  }
   return {};
 }
 
@@ -78,11 +83,12 @@ Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
   HUNCH_TRY(const int64_t experts, keys.integer("expert_count", 0));
   if (experts != 0 && !experts_allowed)
     return keys.wrong("expert_count", "experts are supported in qwen3moe, gpt-oss and deepseek2 only");
-  // Neutral values are 0 (off) and 1 (a factor); anything else changes results.
-  for (const char* name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale", "attn_logit_softcapping",
-           "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
+  // Neutral values are 0 (off) and, of factors, 1; anything else changes results.
+  for (const std::string_view name : {"attention.clamp_kqv", "attention.max_alibi_bias", "attention.scale",
+           "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
     HUNCH_TRY(const double value, keys.number(name, 0));
-    if (value != 0 && value != 1) return keys.wrong(name, fmt::format("{} is not supported", value));
+    const bool factor = !name.starts_with("attention.") && name.ends_with("_scale");
+    if (value != 0 && !(factor && value == 1)) return keys.wrong(name, fmt::format("{} is not supported", value));
   }
   HUNCH_TRY(const auto causal, keys.file().boolean(keys.key("attention.causal")));
   if (causal && !*causal) return keys.wrong("attention.causal", "only causal attention is supported");
@@ -95,18 +101,15 @@ Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
 Result<RopeScaling> read_rope_scaling(const ArchKeys& keys, int context_len) {
   RopeScaling out;
   HUNCH_TRY(const auto type, keys.file().text(keys.key("rope.scaling.type")));
-  HUNCH_TRY(const double old_linear, keys.number("rope.scale_linear", 0));  // files from before the scaling keys
-  if (!type && old_linear > 0 && old_linear != 1) {
-    out.kind = RopeScaling::Kind::Linear;
-    out.factor = old_linear;
-    return out;
-  }
-  if (!type || *type == "none") return out;
-  if (*type != "linear" && *type != "yarn")
+  // As llama.cpp: linear where it is not said, by the key of old files where there is no newer one; 0: not at all.
+  HUNCH_TRY(const double old_linear, keys.number("rope.scale_linear", 0));
+  HUNCH_TRY(const double factor, keys.number("rope.scaling.factor", old_linear));
+  if (type && *type == "none") return out;
+  if (type && *type != "linear" && *type != "yarn")
     return keys.wrong("rope.scaling.type", fmt::format("{} is not supported; none, linear and yarn are", quote(*type)));
-  HUNCH_TRY(out.factor, keys.number("rope.scaling.factor", 1));
-  if (*type == "linear") {
-    out.kind = RopeScaling::Kind::Linear;
+  if (factor != 0) out.factor = factor;
+  if (!type || *type == "linear") {
+    if (out.factor != 1) out.kind = RopeScaling::Kind::Linear;
     return out;
   }
   out.kind = RopeScaling::Kind::Yarn;
@@ -117,9 +120,9 @@ Result<RopeScaling> read_rope_scaling(const ArchKeys& keys, int context_len) {
   HUNCH_TRY(const double ext_factor, keys.number("rope.scaling.yarn_ext_factor", 1));
   if (ext_factor != 1) return keys.wrong("rope.scaling.yarn_ext_factor", "only 1 is supported");
   HUNCH_TRY(const double old_factor, keys.number("rope.scaling.attn_factor", 1));
-  HUNCH_TRY(const double factor, keys.number("rope.scaling.yarn_attn_factor", old_factor));
+  HUNCH_TRY(const double attention, keys.number("rope.scaling.yarn_attn_factor", old_factor));
   // llama.cpp multiplies yarn's own factor by this key.
-  out.attention_factor = factor * (out.factor > 1 ? 0.1 * std::log(out.factor) + 1 : 1);
+  out.attention_factor = attention * (out.factor > 1 ? 0.1 * std::log(out.factor) + 1 : 1);
   return out;
 }
 

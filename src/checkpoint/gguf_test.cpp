@@ -217,6 +217,27 @@ TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {
   EXPECT_EQ(c->sampling().top_k, 20);
 }
 
+TEST(Gguf, ScalesRopeLinearlyWhereNoTypeIsSaid) {
+  for (const char* key : {"qwen3.rope.scaling.factor", "qwen3.rope.scale_linear"})
+    for (const char* type : {"", "linear", "none"}) {
+      Qwen3Keys out;
+      out.add_f32(key, 4);
+      if (*type) out.add_text("qwen3.rope.scaling.type", type);
+      const auto c = out.open();
+      const RopeScaling& scaling = c->shape().rope_scaling;
+      EXPECT_EQ(scaling.kind == RopeScaling::Kind::Linear, std::string_view(type) != "none") << key << type;
+      EXPECT_EQ(scaling.factor, std::string_view(type) == "none" ? 1 : 4) << key << type;
+    }
+}
+
+TEST(Gguf, RefusesWhatWouldChangeResults) {
+  for (const char* name : {"attention.scale", "attention.clamp_kqv", "final_logit_softcapping"}) {
+    Qwen3Keys out;
+    out.add_f32(fmt::format("qwen3.{}", name), 1);
+    expect_part(open_error(tiny::finish_gguf(out, tiny::gguf_tensors())), fmt::format("{}: 1 is not supported", name));
+  }
+}
+
 TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
   Qwen3Keys out;
   auto tensors = tiny::gguf_tensors();
