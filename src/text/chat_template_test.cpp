@@ -123,6 +123,14 @@ TEST(ChatTemplate, FiltersTakeNothingFromWhatIsFalse) {
   EXPECT_EQ(render(source).value().text, "[][]2");
 }
 
+TEST(ChatTemplate, TestsOfALoopSeeWhatItsBodyDid) {
+  const std::string before = "{% set n = namespace(d=0) %}{% for i in [1, 2, 3] if not n.d %}",
+                    after = "{% set n.d = i %}{% endfor %}";
+  EXPECT_EQ(render(before + "{{ i }}" + after).value().text, "1");
+  EXPECT_EQ(render(before + "{{ i }}{{ loop.last }}{{ loop.nextitem }}" + after).value().text, "1False22True");
+  EXPECT_EQ(render(before + "{{ loop.length }}{{ loop.index }}" + after).value().text, "313233");
+}
+
 TEST(ChatTemplate, DeepTemplatesAreRefusedWithoutDeepRecursion) {
   const auto expect_refused = [](const std::string& source) { expect_error(source, "template nested deeper than 128"); };
   for (const std::string_view open : {"(", "[", "{1:", "-", "not ", "a if b else ", "f(", "x[", "{'a':["})

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "text/dialects.h"
 #include "text/excerpt.h"
 #include "text/grammar_check.h"
 #include "text/grammar_language.h"
@@ -109,8 +110,8 @@ xgrammar::CompiledGrammar compile_now(xgrammar::GrammarCompiler& compiler, const
   };
   switch (wanted.kind) {
     case Kind::JsonSchema: return schema(wanted.text, true);
-    case Kind::Regex: return compiler.CompileRegex(wanted.text);
-    case Kind::Grammar: return compiler.CompileGrammar(wanted.text);
+    case Kind::Regex: return compiler.CompileRegex(plain_regex(wanted.text));
+    case Kind::Grammar: return compiler.CompileGrammar(plain_ebnf(wanted.text));
     case Kind::Choice: {
       std::string grammar = "root ::= ";
       for (size_t i = 0; i < wanted.choices.size(); ++i) grammar += (i > 0 ? " | " : "") + quoted(wanted.choices[i]);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "base/json_depth.h"
@@ -31,6 +32,8 @@ constexpr std::array kTelling = {
 // Formats of the standard; others, as of OpenAPI, say nothing about the text.
 constexpr std::array kUnsupportedFormats = {
     "json-pointer", "relative-json-pointer", "regex", "idn-email", "idn-hostname", "iri", "iri-reference"};
+constexpr std::array kFormats = {
+    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference", "uri-template"};
 constexpr std::array kConstraints = {"type", "properties", "required", "additionalProperties", "patternProperties",
     "propertyNames", "minProperties", "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "maxProperties",
     "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
@@ -84,9 +87,31 @@ class SchemaCheck {
       if (members["type"].get(type) != SUCCESS || type != "integer")
         return refuse(where, "'multipleOf' is supported for type integer only");
     }
-    if (std::string_view format; members["format"].get(format) == SUCCESS)
+    if (std::string_view format; members["format"].get(format) == SUCCESS) {
       for (const char* name : kUnsupportedFormats)
         if (format == name) return refuse(where, fmt::format("format '{}' is not supported; say it by a 'pattern'", name));
+      if (has(members, "pattern") && std::ranges::find(kFormats, format) != kFormats.end())
+        return refuse(where, "a pattern beside a format is not supported; leave one out");
+    }
+    return check_range(members, where);
+  }
+
+  // Numbers between two are written with at most six decimals.
+  static Status check_range(object members, const std::string& where) {
+    std::string_view type;
+    const double unit = members["type"].get(type) == SUCCESS && type == "integer" ? 1 : 1e6;
+    double least = -INFINITY, most = INFINITY, x = 0;  // in units
+    const auto bound = [&](const char* key) {
+      if (members[key].get(x) != SUCCESS) return false;
+      x *= unit;
+      if (std::abs(x - std::nearbyint(x)) < 1e-9 * std::abs(x)) x = std::nearbyint(x);
+      return true;
+    };
+    if (bound("minimum")) least = std::ceil(x);
+    if (bound("exclusiveMinimum")) least = std::max(least, std::floor(x) + 1);
+    if (bound("maximum")) most = std::floor(x);
+    if (bound("exclusiveMaximum")) most = std::min(most, std::ceil(x) - 1);
+    if (least > most) return refuse(where, "no number of at most six decimals lies between the bounds");
     return {};
   }
 
@@ -242,6 +267,7 @@ class SchemaCheck {
       }
     } else if (array schemas; (among(kLists) || key == "items") && value.get(schemas) == SUCCESS) {
       size_t at = 0;
+      if (key == "anyOf" && schemas.size() == 0) return refuse(where, "has no schemas: nothing could be said");
       for (const element schema : schemas) HUNCH_OK(check(schema, fmt::format("{}/{}", where, at++)));
     } else if (among(kLists)) {
       return refuse(where, "must be a list of schemas");

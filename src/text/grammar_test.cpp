@@ -96,6 +96,23 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
   EXPECT_FALSE(takes(Kind::Grammar, sums, "1+(23+4"));
 }
 
+TEST_F(Grammars, ADotOfARegexIsNoLineEnd) {
+  EXPECT_TRUE(takes(Kind::Regex, R"(.[.\]]\.)", "é]."));
+  EXPECT_FALSE(takes(Kind::Regex, ".", "\n"));
+  EXPECT_FALSE(takes(Kind::Regex, R"(\.[.])", ".x"));
+}
+
+TEST_F(Grammars, AreWhatLlamaCppTakes) {
+  for (const char* text : {"a", "a "}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\" ws # |\nws ::= | \" \"", text)) << text;
+  EXPECT_TRUE(takes(Kind::Grammar, "root ::= . \"b\" .* [.|)] \"(|\"", "éb.(|"));
+  EXPECT_FALSE(takes(Kind::Grammar, "root ::= . \"b\"", "b"));
+  EXPECT_TRUE(takes(Kind::Grammar, R"(root ::= "\[\"" [\]"] "\\")", "[\"]\\"));
+  for (const char* text : {"", "aaa"}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\"{ ,3}", text)) << text;
+  EXPECT_FALSE(takes(Kind::Grammar, "root ::= \"a\"{,3}", "aaaa"));
+  for (const char* text : {"x", "xy", "xz"})
+    EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"x\" (\"y\" | | b)\nb ::= \"z\" |", text));
+}
+
 // For every id of the vocabulary, padded rows and special tokens included, at every position of an output.
 TEST_F(Grammars, MasksSayWhatIsAccepted) {
   for (const auto& [kind, grammar, text] : std::vector<std::tuple<Kind, std::string, std::string>>{
@@ -212,6 +229,12 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
     expect_refused(Kind::JsonSchema, of(pattern));
   for (const char* pattern : {".", "\\S+", "[^a]", "[\"a]", "^é[^\"\\\\]$", "[а-яё]{2}", "é[!#-\\[]\\w"})
     for (const std::string& schema : of(pattern)) EXPECT_EQ(error(Kind::JsonSchema, schema), "") << schema;
+  for (const char* schema : {R"({"type": "string", "format": "date", "pattern": "^2"})", R"({"anyOf": []})",
+           R"({"type": "number", "minimum": 0.1234567, "maximum": 0.1234568})", R"({"exclusiveMinimum": 0, "maximum": 1e-7})",
+           R"({"type": "number", "exclusiveMinimum": 0.999999, "exclusiveMaximum": 1})",
+           R"({"type": "integer", "minimum": 0.2, "maximum": 0.8})"})
+    expect_refused(Kind::JsonSchema, {schema});
+  EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.100001})"), "");
   const std::string email = R"({"type": "string", "format": "email"})";
   EXPECT_TRUE(fits(email, R"("\"\n\\\"@ab.cd")"));
   EXPECT_FALSE(fits(email, R"("\"\a\"@ab.cd")"));
@@ -278,7 +301,7 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
   for (const std::string& schema : {deep, many + "]}", std::string(R"({"type": "string", "maxLength": 100000000})"),
            std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
-    expect_refused(Kind::JsonSchema, schema);
+    expect_refused(Kind::JsonSchema, {schema});
   for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("((a|[)(]{200}){3}b){200,}"),
            std::string(kMaxGrammarBytes + 1, 'a'), std::string(300, '(') + "a" + std::string(300, ')')})
     expect_refused(Kind::Regex, regex);

@@ -251,6 +251,8 @@ Result<Value> Interpreter::item(const Value& object, const Value& index) {
 
 Result<Value> Interpreter::loop_attribute(const Value& value, std::string_view name) {
   const Loop& loop = *value.loop;
+  const bool all = name == "length" || name.starts_with("revindex");
+  if (all || name == "last" || name == "nextitem") HUNCH_OK(pull(loop, all ? INT64_MAX : loop.index + 2));
   const int64_t length = std::ssize(loop.items);
   if (name == "index") return Value::of(loop.index + 1);
   if (name == "index0") return Value::of(loop.index);

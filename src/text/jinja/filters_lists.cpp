@@ -74,13 +74,13 @@ std::vector<Value> items_of(const std::vector<std::pair<Value, Value>>& keyed) {
   return out;
 }
 
-Result<Value> length(In, const Value& value, Args args) {
+Result<Value> length(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, Params::bind(args, "the filter 'length'", {}));
   switch (value.kind) {
     case Kind::Undefined: return Value::of(int64_t(0));
     case Kind::String: return Value::of(value.text->length());
     case Kind::Dict: return Value::of(std::ssize(value.dict->entries));
-    case Kind::Loop: return Value::of(std::ssize(value.loop->items));
+    case Kind::Loop: HUNCH_OK(in.pull(*value.loop, INT64_MAX)); return Value::of(std::ssize(value.loop->items));
     case Kind::Sequence:
       if (value.sequence->kind != SequenceKind::Generator) return Value::of(std::ssize(value.sequence->items));
       [[fallthrough]];

@@ -173,29 +173,39 @@ Status Interpreter::run_call(const Stmt& stmt, Scope& scope, TextBuilder& out) {
   return print(value, out);
 }
 
+Status Interpreter::pull(const Loop& loop, int64_t count) {
+  if (loop.unseen.empty() || std::ssize(loop.items) >= count) return {};
+  Scope* scope = inner(loop.outer);
+  while (!loop.unseen.empty() && std::ssize(loop.items) < count) {
+    const Value item = loop.unseen.front();
+    loop.unseen = loop.unseen.subspan(1);
+    scope->variables.clear();
+    HUNCH_OK(assign(loop.stmt->target, item, *scope));
+    HUNCH_TRY(const Value wanted, eval(*loop.stmt->test, *scope));
+    if (truth(wanted)) loop.room[loop.items.size()] = item, loop.items = {loop.room, loop.items.size() + 1};
+  }
+  return {};
+}
+
 Result<Interpreter::Flow> Interpreter::run_for(
     const Stmt& stmt, Scope& outer, const Value& iterable, int depth, TextBuilder& out) {
-  HUNCH_TRY(std::span<const Value> items, iterate(iterable));
+  HUNCH_TRY(const std::span<const Value> items, iterate(iterable));
   Scope* body = inner(&outer);
-  if (stmt.test) {
-    std::vector<Value> kept;
-    for (const Value& item : items) {
-      body->variables.clear();
-      HUNCH_OK(assign(stmt.target, item, *body));
-      HUNCH_TRY(const Value wanted, eval(*stmt.test, *body));
-      if (truth(wanted)) kept.push_back(item);
-    }
-    items = heap_.copy(kept);
-  }
   Loop* loop = heap_.make<Loop>(Loop{.stmt = &stmt, .outer = &outer, .items = items, .depth = depth});
+  if (stmt.test) {
+    const std::span<Value> room = heap_.copy(std::vector<Value>(items.begin(), items.end()));
+    loop->items = {}, loop->unseen = room, loop->room = room.data();
+  }
   const Value loop_value{.kind = Kind::Loop, .loop = loop};
   bool finished_one = false;
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0;; ++i) {
+    HUNCH_OK(pull(*loop, int64_t(i) + 1));
+    if (i == loop->items.size()) break;
     HUNCH_OK(spend(1));
     body->variables.clear();
     loop->index = int64_t(i);
     set(*body, kLoopName, loop_value);
-    HUNCH_OK(assign(stmt.target, items[i], *body));
+    HUNCH_OK(assign(stmt.target, loop->items[i], *body));
     HUNCH_TRY(const Flow flow, run(stmt.body, *body, out));
     finished_one |= flow == Flow::Next;
     if (flow == Flow::Break) break;

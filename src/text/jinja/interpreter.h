@@ -55,7 +55,9 @@ struct Callable {
 struct Loop {
   const Stmt* stmt = nullptr;
   Scope* outer = nullptr;
-  std::span<const Value> items;
+  // Where a test chooses among them: those found so far, those that it has not seen, and where the next one is put.
+  mutable std::span<const Value> items, unseen;
+  Value* room = nullptr;
   mutable int64_t index = 0;  // from 0
   int depth = 0;
   mutable std::optional<Value> last_seen;  // of changed(): its arguments as a tuple
@@ -86,6 +88,7 @@ class Interpreter {
   Value undefined(std::string_view hint) { return make_undefined(heap_, hint); }
   Result<Value> list(const std::vector<Value>& items, SequenceKind kind = SequenceKind::List);
   Result<std::span<const Value>> iterate(const Value& value);
+  Status pull(const Loop& loop, int64_t count);  // until it has so many items, or no more
   Result<Value> attribute(const Value& object, std::string_view name);
   Result<Value> item(const Value& object, const Value& index);
   Result<Value> call(const Value& callee, const Arguments& args);
