@@ -55,8 +55,10 @@ Status parse_batch_line(std::string_view json, BatchLine& out) {
   object fields;
   if (root.get(fields) != SUCCESS) return wanted("line", "an object", root);
   element body;
-  out.wrapped = fields["body"].get(body) == SUCCESS;
+  const bool found = fields["body"].get(body) == SUCCESS;
+  out.wrapped = found || fields["url"].error() == SUCCESS || fields["method"].error() == SUCCESS;
   HUNCH_OK(read_id(fields, out));
+  if (out.wrapped && !found) return usage_error("\"body\" is missing");
   BodyFault fault;
   BodyReader in{BodyKind::Batch, out.body, fault};
   if (!out.wrapped) return read_fields(fields, in);

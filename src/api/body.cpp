@@ -164,12 +164,19 @@ constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch 
 Status ignore(std::string_view, const element&, BodyReader&) { return {}; }
 Status refuse(std::string_view key, const element& v, BodyReader&) {
   bool on = true;
-  if (v.get(on) == SUCCESS && !on) return {};  // switched off is fine
+  simdjson::dom::array none;
+  if ((v.get(on) == SUCCESS && !on) || (v.get(none) == SUCCESS && none.size() == 0)) return {};  // switched off is fine
   return usage_error(fmt::format("\"{}\" is not available: leave it out", key));
 }
 Status refuse_suffix(std::string_view key, const element& v, BodyReader& in) {
   std::string_view s;
   return v.get(s) == SUCCESS && s.empty() ? Status() : refuse(key, v, in);
+}
+// Of llama.cpp's: switched off only.
+Status refuse_sampler(std::string_view key, const element& v, BodyReader& in) {
+  double x = 0;
+  const double off = key == "typical_p" ? 1 : key == "top_n_sigma" ? -1 : 0;
+  return v.get(x) == SUCCESS && x == off ? Status() : refuse(key, v, in);
 }
 Status elsewhere(std::string_view key, const element&, BodyReader&) {
   return usage_error(fmt::format("\"{}\" belongs to /v1/{}", key, key == "messages" ? "chat/completions" : "completions"));
@@ -255,6 +262,12 @@ const Key kKeys[] = {
     {"guided_decoding_backend", ignore, kHttp},
     // Known elsewhere, and not here.
     {"suffix", refuse_suffix, kAll},
+    {"mirostat", refuse_sampler, kAll},
+    {"dry_multiplier", refuse_sampler, kAll},
+    {"xtc_probability", refuse_sampler, kAll},
+    {"dynatemp_range", refuse_sampler, kAll},
+    {"typical_p", refuse_sampler, kAll},
+    {"top_n_sigma", refuse_sampler, kAll},
     {"use_beam_search", refuse, kAll},
     {"functions", refuse, kAll},
     {"function_call", refuse, kHttp},
@@ -365,7 +378,8 @@ Status read_fields(const object& fields, BodyReader& in) {
 std::vector<std::string_view> settable_keys(BodyKind kind) {
   std::vector<std::string_view> out;
   for (const Key& key : kKeys)
-    if ((key.kinds & bit(kind)) && key.read != ignore && key.read != refuse && key.read != elsewhere && key.read != refuse_suffix)
+    if ((key.kinds & bit(kind)) && key.read != ignore && key.read != refuse && key.read != elsewhere &&
+        key.read != refuse_suffix && key.read != refuse_sampler)
       out.push_back(key.name);
   return out;
 }

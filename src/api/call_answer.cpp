@@ -37,8 +37,8 @@ ordered_json Call::State::stop_reason(const Generation& g) const {
   return nullptr;
 }
 
-std::string_view Call::State::finish_reason(const Generation& g, bool called) const {
-  return called && g.finish == FinishReason::Stop ? "tool_calls" : openai_finish(g.finish);
+std::string_view Call::State::finish_reason(const Generation& g, std::string_view arguments) const {
+  return g.finish == FinishReason::Stop && nlohmann::json::accept(arguments) ? "tool_calls" : openai_finish(g.finish);
 }
 
 ordered_json Call::State::head(std::string_view object) const {
@@ -91,12 +91,12 @@ std::string Call::answer(const std::vector<Generation>& generations) {
     const std::string text = g.text + s.end_of_text(g);
     ordered_json choice;
     choice["index"] = i;
-    bool called = false;
+    std::string arguments;
     if (s.chat()) {
       ReplyDelta reply;
       if (auto reader = s.make_reader()) reader->feed(text, reply), reader->finish(reply);
       else reply.content = text;
-      called = !reply.calls.empty();
+      for (const ReplyDelta::Call& call : reply.calls) State::follow(call, arguments);
       choice["message"] = s.message_json(reply, i);
       choice["logprobs"] = s.wants_logprobs() ? chat_logprobs(scored_tokens(g), s.names) : ordered_json();
     } else {
@@ -112,7 +112,7 @@ std::string Call::answer(const std::vector<Generation>& generations) {
       if (s.body.request.sampling.prompt_logprobs >= 0) choice["prompt_logprobs"] = prompt_logprobs(g, s.names);
       if (s.body.return_token_ids) choice["prompt_token_ids"] = prompt;
     }
-    choice["finish_reason"] = s.finish_reason(g, called);
+    choice["finish_reason"] = s.finish_reason(g, arguments);
     choice["stop_reason"] = s.stop_reason(g);
     if (s.body.return_token_ids) choice["token_ids"] = g.tokens;
     if (s.body.return_tokens) choice["tokens"] = g.tokens;

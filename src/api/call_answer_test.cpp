@@ -186,11 +186,19 @@ TEST(Tools, ForceASchemaAndReadItsReply) {
   ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u);
   expect_at(whole["message"]["tool_calls"][0],
       {{"/type", "function"}, {"/function/name", "look"}, {"/function/arguments", R"({"at": "sea"})"}});
+  for (const auto& [cut, content] :
+      {std::pair(R"([{"name": "lo)", json("")), {R"([{"name": "look", "parameters": {"at": "s)", json()}}) {
+    g.text = cut;
+    expect_at(json::parse(made->answer({g}))["choices"][0], {{"/finish_reason", "stop"}, {"/message/content", content}});
+  }
 
   body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "wait"}}}};
   body["stream"] = true;
   made = call(kChat, body);
   EXPECT_EQ(json::parse(made->request(0).structured.text)["type"], "object");
+  g.text = "{";
+  expect_part(made->opening() + made->ended(0, g), R"("finish_reason":"stop")");
+  made = call(kChat, body);
   g.text = "{}";
   std::string events = made->opening();
   events += made->token(0, {.text = "{"}), events += made->ended(0, g), events += made->closing();

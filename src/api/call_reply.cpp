@@ -76,10 +76,11 @@ std::string forced_schema(const Body& body) {
   return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// Drops all calls but the first, where only one was allowed.
-class FirstCallOnly final : public ReplyReader {
+// Drops all calls but the first, where only one was allowed, and words where calls were forced: pieces of one that was cut.
+class AllowedOnly final : public ReplyReader {
  public:
-  explicit FirstCallOnly(std::unique_ptr<ReplyReader> reader) : reader_(std::move(reader)) {}
+  AllowedOnly(std::unique_ptr<ReplyReader> reader, bool one, bool forced)
+      : reader_(std::move(reader)), one_(one), forced_(forced) {}
   void feed(std::string_view text, ReplyDelta& out) override {
     reader_->feed(text, out);
     drop(out);
@@ -91,10 +92,12 @@ class FirstCallOnly final : public ReplyReader {
   bool thinking() const override { return reader_->thinking(); }
 
  private:
-  static void drop(ReplyDelta& out) {
-    std::erase_if(out.calls, [](const ReplyDelta::Call& call) { return call.index > 0; });
+  void drop(ReplyDelta& out) const {
+    std::erase_if(out.calls, [&](const ReplyDelta::Call& call) { return one_ && call.index > 0; });
+    if (forced_) out.content.clear();
   }
   std::unique_ptr<ReplyReader> reader_;
+  const bool one_, forced_;
 };
 
 }
@@ -149,7 +152,8 @@ int64_t Call::State::thought_tokens(const Generation& g) const {
 std::unique_ptr<ReplyReader> Call::State::make_reader() const {
   if (body.tool_choice == ToolChoice::Named) return make_arguments_reader(body.tool_name);
   std::unique_ptr<ReplyReader> reader;
-  if (body.tool_choice == ToolChoice::Required) {
+  const bool forced = body.tool_choice == ToolChoice::Required;
+  if (forced) {
     reader = make_call_list_reader();
   } else {
     if (!tool_parser.empty()) {
@@ -168,8 +172,8 @@ std::unique_ptr<ReplyReader> Call::State::make_reader() const {
     }
     reader = make_reasoning_parser(reasoning_parser, thinking, std::move(reader));
   }
-  if (reader && !body.parallel_tool_calls) return std::make_unique<FirstCallOnly>(std::move(reader));
-  return reader;
+  if (!reader) return nullptr;
+  return std::make_unique<AllowedOnly>(std::move(reader), !body.parallel_tool_calls, forced);
 }
 
 }

@@ -23,7 +23,8 @@ struct Call::State {
     int64_t tokens = 0;
     int64_t offset = 0;  // code points, for text_offset
     std::unique_ptr<ReplyReader> reader;
-    bool over = false, called = false;
+    bool over = false;
+    std::string arguments;  // of its last call
     std::chrono::steady_clock::time_point first;
   };
 
@@ -53,8 +54,12 @@ struct Call::State {
   Generation shown(const Generation& generation) const;         // without what was not asked for
   std::string end_of_text(const Generation& generation) const;  // the stop text, where it is to be shown
   nlohmann::ordered_json stop_reason(const Generation& generation) const;
-  std::string_view finish_reason(const Generation& generation, bool called) const;
-  nlohmann::ordered_json head(std::string_view object) const;  // id, object, created, model
+  static void follow(const ReplyDelta::Call& part, std::string& arguments) {
+    if (!part.name.empty()) arguments.clear();
+    arguments += part.arguments;
+  }
+  std::string_view finish_reason(const Generation& generation, std::string_view arguments) const;  // of its last call
+  nlohmann::ordered_json head(std::string_view object) const;                                      // id, object, created, model
   nlohmann::ordered_json call_json(const ReplyDelta::Call& call, size_t choice, bool with_index) const;
   nlohmann::ordered_json message_json(const ReplyDelta& reply, size_t choice) const;
   std::unique_ptr<ReplyReader> make_reader() const;            // null: all text is content

@@ -74,9 +74,11 @@ class ChunkWriter {
       out["reasoning_content"] = delta.reasoning, out["reasoning"] = delta.reasoning;
     if (!delta.content.empty()) out["content"] = delta.content;
     if (!delta.calls.empty()) {
-      c.called = true;
       out["tool_calls"] = ordered_json::array();
-      for (const ReplyDelta::Call& call : delta.calls) out["tool_calls"].push_back(s_.call_json(call, index, true));
+      for (const ReplyDelta::Call& call : delta.calls) {
+        s_.follow(call, c.arguments);
+        out["tool_calls"].push_back(s_.call_json(call, index, true));
+      }
     }
     return !out.empty();
   }
@@ -165,7 +167,7 @@ std::string Call::ended(size_t index, const Generation& generation) {
   const std::string rest = g.text.substr(std::min(c.text_bytes, g.text.size())) + s.end_of_text(g);
   writer.put_text(index, rest, true, choice);
   writer.release_tokens(index, choice);
-  choice["finish_reason"] = s.finish_reason(g, c.called);
+  choice["finish_reason"] = s.finish_reason(g, c.arguments);
   choice["stop_reason"] = s.stop_reason(g);
   const Generation* const one[] = {&g};
   extra["timings"] = timings_json(one);

@@ -85,7 +85,7 @@ class Preparer {
     return {};
   }
 
-  // As vLLM does it: the words as they begin a text, and behind a blank where that is another token of the same number.
+  // The words as they begin a text, and behind a blank.
   Status words(Request& request) {
     at("bad_words");
     if (!body_.bad_words.empty() && !tokenizer_) return no_tokenizer();
@@ -95,7 +95,7 @@ class Preparer {
       HUNCH_TRY(const auto inside, tokenizer_->encode(" " + bare, {.add_bos = false}));
       if (first.empty()) return usage_error("\"bad_words\" holds a word that is only white space");
       auto& out = request.sampling.bad_words;
-      if (!inside.empty() && inside[0] != first[0] && inside.size() == first.size()) out.push_back(inside);
+      if (!inside.empty() && inside != first) out.push_back(inside);
       out.push_back(first);
     }
     at("stop");
