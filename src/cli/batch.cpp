@@ -58,7 +58,6 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   if (!flags.output) return usage_error("no output: name the file for the answers with -o (-: the standard output)");
   std::vector<std::string> notes;
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation, &notes));
-  HUNCH_OK(keeps(flags.input, flags.model.trace));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   apply_serving_flags(flags.serving, options);
   options.max_waiting = 1 << 30;  // BatchRun has a bound of its own

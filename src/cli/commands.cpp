@@ -4,12 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <vector>
 
 #include "api/nearest.h"
 #include "backend/backend.h"
 #include "backend/isas.h"
 #include "cli/flags.h"
+#include "cli/request_flags.h"
 #include "cli/terminal.h"
 #include "text/excerpt.h"
 
@@ -66,9 +69,31 @@ std::string_view build_commit() {
 #endif
 }
 
+// What is written is nothing that is named for another purpose.
+Status check_written(Arguments arguments) {
+  constexpr std::string_view kWritten[] = {"-o", "--output", "--output-file", "--out", "--trace", "--calibrate-verify"};
+  const auto absolute = [](const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const size_t equals = arguments[i].find('=');
+    if (std::ranges::find(kWritten, std::string_view(arguments[i]).substr(0, equals)) == std::end(kWritten)) continue;
+    const size_t at = equals == std::string::npos ? i + 1 : i;
+    if (at == arguments.size()) break;
+    const std::string written = at > i ? arguments[at] : arguments[i].substr(equals + 1);
+    for (size_t j = 0; j < arguments.size(); ++j) {
+      const std::string& other = arguments[j];
+      if (j == at || written.empty() || written == "-" || other.empty()) continue;
+      const std::string read = other[0] == '-' && other.find('=') != other.npos ? other.substr(other.find('=') + 1) : other;
+      HUNCH_OK(keeps(read, written));
+      if (absolute(read) == absolute(written)) return usage_error(fmt::format("{}: named twice; name another file", written));
+    }
+  }
+  return {};
+}
+
 std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
   if (const Status status = set.parse(arguments); !status.ok()) return status.error();
   if (set.help_wanted()) return print_and_exit_code(set.help());
+  if (const Status status = check_written(arguments); !status.ok()) return status.error();
   return {};
 }
 

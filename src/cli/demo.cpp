@@ -220,7 +220,7 @@ Result<int> demo_command(Arguments arguments) {
       "text, faster), then unchecked (what sparse attention alone forgets). Takes about a minute on two cores.");
   add_model_flags(set, flags.model);
   set.group("Demo");
-  set.whole({"--tokens"}, "length of the book in tokens (default 15900, at least 800)", {800, 1 << 24}, flags.tokens);
+  set.whole({"--tokens"}, "length of the book in tokens (default 15900, at least 900)", {900, 1 << 24}, flags.tokens);
   set.whole({"-s", "--seed"}, "seed of the continuation (default 7)", {0, 0x1p62}, flags.seed);
   set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
   add_foreign_flags(set);

@@ -77,7 +77,8 @@ class Eval {
       const int64_t first_scored = context / 2 + 1;
       double sum = 0, squares = 0;
       int64_t count = 0;
-      for (int64_t w = 0; w < windows && !interrupts_.stopped(); ++w) {
+      int64_t w = 0;
+      for (; w < windows && !interrupts_.stopped(); ++w) {
         const std::span<const int32_t> window(ids.data() + w * context, size_t(context));
         run->rewind(0);
         run->feed(window.first(first_scored - 1), chunk(), TokenRun::Logits::None);
@@ -90,16 +91,16 @@ class Eval {
         });
       }
       HUNCH_OK(run->status());
-      if (count == 0 || interrupts_.stopped()) continue;
+      if (count == 0) continue;
       const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
       const double perplexity = std::exp(-mean);
       ordered_json row = labels(engine_);
-      row.update({{"eval", "perplexity"}, {"text", *flags_.file}, {"context", context}, {"windows", windows}, {"tokens", count},
+      row.update({{"eval", "perplexity"}, {"text", *flags_.file}, {"context", context}, {"windows", w}, {"tokens", count},
           {"perplexity", perplexity}, {"standard_error", perplexity * std::sqrt(variance / double(count))},
           {"nats_per_token", -mean}, {"lossless", kv_is_exact(engine_)}});
       emit(row,
           fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
-              row["standard_error"].get<double>(), count, windows, row["type_k"].get<std::string>()));
+              row["standard_error"].get<double>(), count, w, row["type_k"].get<std::string>()));
     }
     return {};
   }

@@ -28,8 +28,8 @@ void add_foreign_flags(FlagSet& set) {
   set.ignore(
       {"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"}, A::One);
   set.ignore({"--prio", "--poll", "--numa", "-np", "--parallel", "-C", "--cpu-mask", "-Cr", "--cpu-range", "-lv", "--verbosity",
-                 "--repeat-last-n", "--keep", "-lm", "--load-mode", "-sm", "--split-mode", "-mg", "--main-gpu", "-ts",
-                 "--tensor-split", "-fit", "-fitt", "-fitc", "--spec-draft-sampling"},
+                 "--keep", "-lm", "--load-mode", "-sm", "--split-mode", "-mg", "--main-gpu", "-ts", "--tensor-split", "-fit",
+                 "-fitt", "-fitc", "--spec-draft-sampling"},
       A::One);
   // SGLang's: of memory, and of guesses, which change no text.
   set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
@@ -60,7 +60,7 @@ void add_foreign_flags(FlagSet& set) {
           "--speculative-accept-threshold-acc"},
       1);
   only_neutral(set, {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"}, 0);
-  only_neutral(set, {"--top-nsigma", "--top-n-sigma"}, -1);
+  only_neutral(set, {"--top-nsigma", "--top-n-sigma", "--repeat-last-n"}, -1);
 }
 
 void note_ignored(const FlagSet& set) {

@@ -42,18 +42,19 @@ int quantize(const std::string& in, const std::string& out, DType type, const st
 }
 
 Result<int> quantize_command(Arguments arguments) {
-  std::optional<std::string> in, out, type, method;
+  std::optional<std::string> in, out, type, flag, method;
   FlagSet set("hunch quantize IN OUT.gguf TYPE",
       "Writes a model as one GGUF file that hunch and llama.cpp load, or a learned drafter as one that hunch loads.");
   set.positional("IN", true, "Hugging Face folder or GGUF file, of a model or of a drafter", in);
   set.positional("OUT.gguf", true, "the file to write; it appears when it is complete", out);
   set.positional("TYPE", false, "as --type, llama-quantize's way", type);
   set.group("Flags");
-  set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", type);
+  set.text({"--type"}, "TYPE", "q8_0, q4_0 or q4_k; also f16, bf16, f32", flag);
   set.choice({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
       {"medusa", "eagle", "eagle3", "mtp"}, method);
   if (const auto ended = parsed(set, arguments)) return *ended;
-  HUNCH_TRY(const auto dtype, output_type(type));
+  if (type && flag && type != flag) return usage_error(fmt::format("{} and --type {} do not agree", excerpt(*type), *flag));
+  HUNCH_TRY(const auto dtype, output_type(flag ? flag : type));
   if (!out->ends_with(".gguf"))
     return usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out)));
   return quantize(*in, *out, dtype, method.value_or(""));

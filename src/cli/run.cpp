@@ -24,7 +24,6 @@ Result<Settled> settle(const RunFlags& flags) {
   out.request = request_of(flags.sampling, speculation);
   HUNCH_TRY(out.engine, engine_options(flags.model, &flags.speculation));
   out.engine.max_num_seqs = 1;
-  HUNCH_OK(keeps(flags.prompt.file, flags.model.trace));
   HUNCH_TRY(out.text, prompt_text(flags.prompt));
   for (const std::string& remark : notes) note(remark);
   return out;

@@ -55,7 +55,13 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
   set.value({"--served-model-name", "-a", "--alias"}, "NAME",
       "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
-  set.value({"--api-key"}, "KEY", "requests need this key (repeat: further keys)", list_into(server.api_keys));
+  const auto keys_into = [&keys = server.api_keys](std::string_view flag, std::string_view text) -> Status {
+    const size_t before = keys.size();
+    HUNCH_OK(list_into(keys)(flag, text));
+    if (keys.size() == before) return usage_error("--api-key: a key must not be empty");  // all could come in
+    return {};
+  };
+  set.value({"--api-key"}, "KEY", "requests need this key (repeat, or commas: further keys)", keys_into);
   set.value({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", text_into(server.api_key_file));
   set.value({"--cors-origins", "--allowed-origins"}, "LIST", "origins whose pages may use the server (*: all; default: its own)",
       list_into(server.cors_origins), 1);

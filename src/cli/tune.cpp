@@ -273,7 +273,6 @@ Result<int> tune_command(Arguments arguments) {
   if (flags.sampling.max_tokens.value_or(0) < 8) return usage_error("tuning needs runs of some length: -n 8 or more");
   if (flags.reuse && flags.profile)
     return usage_error("--reuse-layers and --profile are two runs: the first makes a file for the second");
-  for (const auto& out : {flags.calibration, flags.out}) HUNCH_OK(keeps(flags.file, out));
   if (!flags.out) flags.out = flags.reuse ? "reuse.json" : "strategies.json";
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));

@@ -211,7 +211,7 @@ void Generating::gone(std::string_view why) {
   if (over_) return;
   over_ = true;
   cancel();
-  world_.log.write(Log::Info, "client left", {{"why", why}, {"id", call_ && admitted_ ? std::string_view(call_->id()) : ""}});
+  world_.log.write(Log::Info, "client left", {{"why", why}, {"id", admitted_ && call_ ? std::string_view(call_->id()) : ""}});
   // Not from here: the connection that closes is still on the stack.
   world_.loop.post([self = shared_from_this()] { self->pump(); });
 }
@@ -247,7 +247,7 @@ bool Generating::drain() {
 void Generating::tick(Clock::time_point now) {
   if (over_) return;
   const ServerLimits& limits = world_.options.limits;
-  const double own = call_ ? call_->timeout_seconds() : 0,
+  const double own = admitted_ && call_ ? call_->timeout_seconds() : 0,
                most = own > 0 ? std::min(own, limits.request_timeout) : limits.request_timeout;
   if (seconds_between(since_, now) > most) {
     world_.refused("timeout", 504);

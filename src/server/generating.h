@@ -38,7 +38,7 @@ class Generating : public std::enable_shared_from_this<Generating> {
 
   // False: too many wait to be read; nothing was started.
   bool start();
-  void tick(Clock::time_point now);  // about once a second
+  void tick(Clock::time_point now);  // a few times a second
   // Ends it from outside: a stream gets the error as its last event.
   void stop(const ApiError& error, std::string_view reason);
 
@@ -72,7 +72,7 @@ class Generating : public std::enable_shared_from_this<Generating> {
   const Clock::time_point since_ = Clock::now();
   Clock::time_point last_sent_ = since_;
 
-  // Filled by the worker before admitted().
+  // The worker's until admitted_.
   std::unique_ptr<Call> call_;
   std::optional<ApiError> error_;
   std::vector<Choice> streams_;

@@ -75,7 +75,7 @@ def test_leaves_files_of_others_alone(hunch):
     expect(result, 1, "is no answer of hunch batch")
     assert open(out, "rb").read() == data
   source = hunch.file("same.jsonl", jsonl(GOOD))
-  expect(hunch("batch", source, "-o", source), 2, "is the input")
+  expect(hunch("batch", source, "-o", source), 2, "overwrite the input")
   expect(hunch("batch", source), 2, "-o")
   expect(hunch("batch", "/no/such", "-o", "-"), 1, "/no/such")
 
