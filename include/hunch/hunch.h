@@ -189,7 +189,8 @@ struct TokenEvent {
   enum class From : uint8_t { Target, Draft } from = From::Target;  // Draft: guessed and accepted
   std::string_view drafter;                                         // who guessed it, a registered name; empty: nobody
   int64_t index = 0;                                                // in the continuation
-  // Text that this token completes: whole characters, and never the beginning of what may become a stop text.
+  // Text that this token completes: whole characters, and never the beginning of what may become a stop text. What is left of
+  // either when no token follows is in Generation::text alone.
   std::string text;
   float logprob = 0;              // if asked for
   std::vector<TokenLogprob> top;  // the most probable ones, best first, if asked for

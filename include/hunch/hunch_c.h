@@ -130,7 +130,8 @@ typedef struct hunch_token {
   int64_t index;   /* in the continuation */
   float logprob;   /* if asked for */
   int32_t reserved;
-  const char* text; /* that this token completes, ends with a 0; good until the next call with this stream */
+  const char* text; /* that this token completes, ends with a 0; good until the next call with this stream; what is left at the
+                       end is in the result's text alone */
   size_t text_len;
 } hunch_token;
 

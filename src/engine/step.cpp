@@ -108,7 +108,7 @@ void Step::propose(const StepPlan& plan) {
     if (decode.drafts == 0) who.chosen = -1;
     if (who.chosen < 0 || who.looked_up) continue;
     DraftTree& tree = who.drafters[who.chosen].tree;
-    tree.size = 0;
+    tree.size = 0, tree.in_flight = false;
     // What the grammar leaves no choice about needs no drafter.
     const int most = std::min({decode.drafts, who.want_depth, who.most_depth()});
     if (who.grammar() && who.plan.verify && !who.plan.planned)

@@ -79,8 +79,10 @@ def test_nobody_need_listen_to_notes(hunch):
 
 def test_what_is_read_is_not_written_over(hunch):
   text = hunch.file("kept.txt", b"kept")
-  for command in [["run", "-f", text, "--trace", text], ["tune", text, "--calibrate-verify", text], ["report", text, "-o", text]]:
+  for command in [["run", "-f", text, "--trace", text], ["tune", text, "--calibrate-verify", text], ["report", text, "-o", text],
+      ["tune", "x", "-md", text, "--out", text], ["eval", "perplexity", text, "--trace=" + text]]:
     expect(hunch(*command), 2, "the output would overwrite the input")
+  expect(hunch("batch", text, "-o", "new", "--trace", "./new"), 2, "named twice")
   with open(text, "rb") as file:
     assert file.read() == b"kept"
 
