@@ -109,9 +109,10 @@ __global__ void __launch_bounds__(kCombineWarps * 32, 2) combine_kernel(const Co
 }
 
 // The same for tiles of many rows, whose partials lie side by side in the same slots: a warp has some rows of a tile, one after
-// the other. Paced by instructions: a super-split of one partial, as nearly all are, is folded without a step between.
-__global__ void __launch_bounds__(kTileWarps * 32, kBlocksOfSm) combine_tiles_kernel(const CombineDevice* args) {
-  constexpr int kTileSlots = 4;
+// the other (kAlone: one, and asks for more at once). Paced by instructions: a super-split of one partial is folded at once.
+template <bool kAlone>
+__global__ void __launch_bounds__(kTileWarps * 32, kAlone ? 4 : kBlocksOfSm) combine_tiles_kernel(const CombineDevice* args) {
+  constexpr int kTileSlots = kAlone ? 8 : 4;
   const CombineDevice& a = *args;  // registers are for partials
   const int lane = int(threadIdx.x) % 32, warp = uniform(int(threadIdx.x) / 32);
   if (int(blockIdx.x) >= a.count * a.blocks_of_tile) return;
@@ -381,8 +382,7 @@ void CudaAttention::Launch::list_combined(int padded_group, int group) {
   // warp takes for so many partials.
   const int64_t sms = device_facts().num_sms, turns = row_heads / (2 * sms);
   const bool tile_by_tile = turns > 0 && std::ssize(plan.slot_list) <= kSlotsOfTurn * turns * std::ssize(plan.units);
-  rows_of_warp = 1;
-  while (rows_of_warp < kMostRowsOfWarp && row_heads > sms * kWarpsOfSm * rows_of_warp) rows_of_warp *= 2;
+  for (rows_of_warp = 1; rows_of_warp < kMostRowsOfWarp && row_heads > sms * kWarpsOfSm * rows_of_warp;) rows_of_warp *= 2;
   for (size_t r = 0; r < runs.size(); ++r)
     for (int kv_head = 0; kv_head < planned[r].kv_heads; ++kv_head) {
       const AttentionUnitDevice* units = &plan.units[plan.run_units[r] + kv_head * plan.run_tiles[r]];
@@ -581,7 +581,7 @@ void CudaAttention::run(Commands& commands, Launch& launch, const Call& call) {
       combine.tiles = there.tiles, combine.rows_of_warp = launch.rows_of_warp;
       combine.blocks_of_tile = (launch.most_tile_rows - 1) / (kTileWarps * launch.rows_of_warp) + 1;
       combine.count = int32_t(launch.tiles.size());
-      commands.launch(combine_tiles_kernel,
+      commands.launch(launch.rows_of_warp == 1 ? combine_tiles_kernel<true> : combine_tiles_kernel<false>,
           {.blocks = dim3(unsigned(grid_rows(combine.count) * combine.blocks_of_tile)), .threads = kTileWarps * 32}, combine);
     } else {
       combine.rows = there.combined, combine.count = int32_t(launch.row_heads);
