@@ -4,16 +4,8 @@
 // Rows of a pass choose mostly the same blocks, as neighbours in a text do: each query is the one before it, with noise.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <cstdlib>
-#include <map>
 #include <numeric>
 #include <random>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "backend/cpu/cpu_backend.h"
 #include "engine/bench.h"

@@ -1,16 +1,9 @@
 // The C interface over include/hunch/hunch.h. The edge where exceptions of third-party code and of the allocator end.
 #include "hunch/hunch_c.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <exception>
 #include <iterator>
-#include <memory>
 #include <new>
-#include <span>
-#include <string>
-#include <string_view>
 
 #include "engine/parts.h"
 #include "hunch/hunch.h"

@@ -5,10 +5,7 @@
 #include <unistd.h>
 
 #include <nanobind/nanobind.h>
-#include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"

@@ -9,15 +9,9 @@
 
 #include <atomic>
 #include <list>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <shared_mutex>
 #include <stdexcept>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "hunch/hunch.h"
 

@@ -9,9 +9,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <cstring>
-#include <memory>
 
 #include "api/answer_json.h"
 #include "api/json_text.h"

@@ -2,8 +2,6 @@
 // walks every branch with its exact weight.
 #pragma once
 
-#include <cstdint>
-
 #include "base/race.h"
 #include "tensor/view.h"
 

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <string>
-#include <vector>
 
 #include "accept/exact_walk.h"
 #include "accept/rule.h"

@@ -1,7 +1,6 @@
 // Every registered lossless rule keeps the target's law: proved by walking every branch of draft, coin, residual and target
 // choice with its exact weight (Leviathan et al., 2022, appendix A.1 says why it must hold). Trees of sampled nodes have a test
 // of their own (sampled_trees_test.cpp).
-#include <cmath>
 #include <limits>
 #include <set>
 

@@ -1,7 +1,6 @@
 // Trees whose nodes were drawn: children without replacement from their parent's q, of any width, numbered breadth or depth
 // first. Rules that take them keep the target's law exactly: every draw, coin and residual is walked with its exact weight. What
 // bends the law is here too, so that it is known to be seen.
-#include <cmath>
 
 #include "accept/rule_proofs.h"
 #include "draft/drawn_tree.h"

@@ -2,8 +2,6 @@
 // node i.
 #pragma once
 
-#include <cstdint>
-
 #include "accept/chance.h"
 #include "draft/draft_tree.h"
 #include "tensor/view.h"

@@ -1,11 +1,8 @@
 // What tests of this folder share: the shipped model as a server would serve it, and its answers read back.
 #pragma once
 
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <variant>
-#include <vector>
 
 #include "api/call.h"
 #include "base/test_results.h"

@@ -1,10 +1,6 @@
 // Answers of hunch batch as JSON: what came of a line's samples, or why there is nothing.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "api/batch_line.h"
 #include "base/result.h"
 #include "hunch/hunch.h"

@@ -2,9 +2,6 @@
 // batch_run.cpp and by the fuzz target.
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "api/body.h"
 #include "base/result.h"
 

@@ -1,6 +1,4 @@
 // libFuzzer target: a line of a batch file from arbitrary bytes, and the answers that such a line gets.
-#include <cstdint>
-#include <string_view>
 
 #include "api/batch_answer.h"
 #include "api/batch_line.h"

@@ -3,12 +3,7 @@
 // events of a stream, or one body at the end.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <variant>
-#include <vector>
 
 #include "api/error.h"
 #include "api/served_models.h"

@@ -2,10 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "api/answer_json.h"
 #include "api/body.h"

@@ -1,6 +1,5 @@
 // The events of a stream. A chunk goes out when there is text for it: tokens whose characters are not whole yet, or that may
 // become a stop text, wait for the next one. All chunks of a choice together are its whole answer.
-#include <algorithm>
 
 #include "api/call_state.h"
 #include "api/json_text.h"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <tuple>
-#include <utility>
 
 #include "api/api_testing.h"
 

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "api/body.h"
 #include "base/result.h"

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "checkpoint/drafter_file.h"
 
 namespace hunch {

@@ -2,11 +2,6 @@
 // opened here once to ask it; the engine opens it again to load it.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "hunch/hunch.h"
 

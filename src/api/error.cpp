@@ -1,7 +1,6 @@
 #include "api/error.h"
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "api/json_text.h"
 

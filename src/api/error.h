@@ -2,8 +2,6 @@
 // server; read by clients that look at `type`, `param` and `code`.
 #pragma once
 
-#include <string>
-
 #include "base/result.h"
 
 namespace hunch {

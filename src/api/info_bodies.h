@@ -2,8 +2,6 @@
 // only carries them.
 #pragma once
 
-#include <string>
-#include <string_view>
 #include <variant>
 
 #include "api/call.h"

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
 
 #include "hunch/hunch.h"
 

@@ -4,10 +4,7 @@
 
 #include <simdjson.h>
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "api/values.h"

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "api/reply_reader.h"
 

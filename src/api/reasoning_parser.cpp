@@ -1,6 +1,5 @@
 #include "api/reasoning_parser.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 

@@ -1,7 +1,5 @@
 // libFuzzer target: a model's output through every reader of replies; whole and in pieces it must mean the same.
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"

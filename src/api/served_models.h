@@ -1,13 +1,8 @@
 // The models that a server offers under their names. Made once at start, then read by all threads.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
 #include <variant>
-#include <vector>
 
 #include "api/error.h"
 #include "hunch/hunch.h"

@@ -2,8 +2,6 @@
 // speculation_flags.h.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "api/drafter_paths.h"
 #include "api/speculation_settings.h"
 #include "checkpoint/drafter_method.h"

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "accept/rule.h"
 #include "api/drafter_paths.h"
 #include "api/token_tree.h"

@@ -3,11 +3,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <variant>
-#include <vector>
 
 #include "api/values.h"
 #include "base/result.h"

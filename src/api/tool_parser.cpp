@@ -1,6 +1,5 @@
 #include "api/tool_parser.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 

@@ -4,9 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "api/reply_reader.h"
 

@@ -1,13 +1,9 @@
 // What tests of attention on several backends share: shapes of caches, requests of rows, and what comes of them.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
-#include <vector>
 
 #include "backend/test_inputs.h"
 

@@ -1,6 +1,5 @@
 #include "backend/backend.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace hunch {

@@ -2,12 +2,7 @@
 // inherit it and override. Ops run in call order; arguments are views of the backend's memory. Contracts stand in backend/ops/.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "backend/ops/attention.h"
 #include "backend/ops/copy.h"

@@ -3,7 +3,6 @@
 
 #include <cstring>
 #include <random>
-#include <vector>
 
 #include "backend/ops/attention.h"
 #include "base/half.h"

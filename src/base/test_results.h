@@ -4,9 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <source_location>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <unordered_map>
 
 #include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"

@@ -3,15 +3,9 @@
 // A path is a Hugging Face folder, a *.safetensors inside one, or a GGUF v3 file.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "base/dtype.h"
 #include "base/result.h"

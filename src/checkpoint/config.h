@@ -3,8 +3,6 @@
 #pragma once
 
 #include <array>
-#include <string>
-#include <string_view>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"

@@ -3,11 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <functional>
 #include <limits>
 #include <thread>
 

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <string>
-#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"

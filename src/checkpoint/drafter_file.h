@@ -4,12 +4,7 @@
 // Drafters of the engine take from it what they know; what nobody took is an error, not a difference in acceptance.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"

@@ -3,10 +3,6 @@
 #pragma once
 
 #include <array>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/json_config.h"

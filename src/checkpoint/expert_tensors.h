@@ -2,10 +2,6 @@
 // "blk.3.ffn_gate.17.weight", ffn_up and ffn_down, beside the router "blk.3.ffn_gate_inp.weight". Used by Checkpoint::open.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/shape.h"
 #include "checkpoint/tensor_entry.h"

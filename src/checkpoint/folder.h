@@ -1,9 +1,6 @@
 // A Hugging Face folder: which files hold the weights and what stands beside them. Used by Checkpoint::open.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/config.h"
 

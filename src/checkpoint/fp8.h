@@ -4,11 +4,6 @@
 // before quantisation than those of engines that multiply FP8 with FP8. Scales of KV are for caches of that type alone.
 #pragma once
 
-#include <cstddef>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_entry.h"

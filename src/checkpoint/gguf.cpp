@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <unordered_set>
 
 #include "checkpoint/quote.h"

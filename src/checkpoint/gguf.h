@@ -3,14 +3,7 @@
 // keys and names, overlaps and gaps are refused. Used by Checkpoint::open, tests and the fuzz target.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/tensor_entry.h"

@@ -1,6 +1,4 @@
 // libFuzzer: a GGUF file, opened as a model and as a vocabulary.
-#include <cstdint>
-#include <span>
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/memory_checkpoint.h"

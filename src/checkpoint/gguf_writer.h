@@ -2,13 +2,6 @@
 // no reader ever sees half of one. Order of use: add keys and tensors, begin, append all data, finish.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/gguf.h"
 

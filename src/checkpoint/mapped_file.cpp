@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 namespace hunch {
 namespace {

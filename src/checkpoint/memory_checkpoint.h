@@ -1,11 +1,6 @@
 // Checkpoints over bytes that the caller holds: what fuzz targets and tests open, and the common path under Checkpoint::open.
 #pragma once
 
-#include <cstddef>
-#include <memory>
-#include <span>
-#include <string_view>
-
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"

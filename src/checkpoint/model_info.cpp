@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 
 #include "checkpoint/expert_tensors.h"
 

@@ -1,10 +1,6 @@
 // ModelInfo: the figures of `hunch info`: what a checkpoint weighs and from which context on its KV cache weighs more.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 

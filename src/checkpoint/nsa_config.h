@@ -2,9 +2,6 @@
 // names that three publishers give to their tensors. docs/nsa.md lists all of them.
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "checkpoint/gguf.h"
 #include "checkpoint/gguf_writer.h"
 #include "checkpoint/json_config.h"

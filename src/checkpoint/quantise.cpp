@@ -1,12 +1,9 @@
 // Block encodings, written for clarity: these loops define what the words in quantise.h mean.
 #include "checkpoint/quantise.h"
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"

@@ -2,10 +2,6 @@
 // measurements, whose times do not depend on what the weights say. It has no tokenizer.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 

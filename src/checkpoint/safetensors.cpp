@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstring>
-#include <optional>
 #include <unordered_set>
 
 #include "checkpoint/quote.h"

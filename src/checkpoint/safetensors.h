@@ -2,12 +2,6 @@
 // tensor inside the file, sizes equal to shape times element, no holes, no overlaps, no trailing bytes, no duplicate names.
 #pragma once
 
-#include <cstddef>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/tensor_entry.h"
 

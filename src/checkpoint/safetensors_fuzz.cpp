@@ -1,9 +1,5 @@
 // libFuzzer: a safetensors file beside fixed configs (one of them keeps experts in halves that are joined); then the same bytes
 // as the JSON files of a folder.
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/quantise.h"

@@ -3,13 +3,7 @@
 // of expert_tensors.h. Used by Checkpoint::open. Codes stay where they are (SplitBlocks); biases are copied.
 #pragma once
 
-#include <cstddef>
 #include <map>
-#include <memory>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"

@@ -1,7 +1,6 @@
 // The experts of gpt-oss folders: codes and scales apart, gate and up in turns, and what does not fit.
 #include "checkpoint/split_experts.h"
 
-#include <cstring>
 #include <functional>
 
 #include "checkpoint/quantise.h"

@@ -1,7 +1,6 @@
 // TensorEntry: what both file formats say of a tensor, checked against the file but not yet against the architecture.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>

@@ -5,8 +5,6 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "checkpoint/gguf_writer.h"
 #include "checkpoint/quantise.h"

@@ -1,9 +1,6 @@
 // tokenizer.json to the columns of GGUF's `tokenizer.ggml.*`: byte-level BPE with a pre-tokeniser that has a name there.
 #pragma once
 
-#include <optional>
-#include <string_view>
-
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
 

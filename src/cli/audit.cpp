@@ -2,8 +2,6 @@
 // are not, this names the first token that differs. Exit code 0 equal, 1 different.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/interrupt.h"

@@ -7,9 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
-#include <string>
 #include <string_view>
 #include <thread>
 

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <thread>
-
 #include "api/prepare.h"
 #include "base/clock.h"
 #include "engine/parts.h"

@@ -2,11 +2,7 @@
 #pragma once
 
 #include <list>
-#include <memory>
-#include <optional>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "api/batch_answer.h"
 #include "api/batch_line.h"

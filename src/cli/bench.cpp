@@ -5,9 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <thread>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
 #include "base/random.h"

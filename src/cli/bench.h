@@ -5,8 +5,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"

@@ -3,10 +3,6 @@
 // reached and kept, of which tokens a round follow for any shorter chain.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
 #include "api/drafter_paths.h"
 #include "api/speculation_settings.h"
 #include "cli/bench.h"

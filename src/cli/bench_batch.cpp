@@ -3,8 +3,6 @@
 // --shared-prompt. With --prompts they continue the prompts of a file, prefilled before: real acceptance, and decoding alone.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
 #include "cli/bench.h"

@@ -1,8 +1,6 @@
 // Sections of hunch bench passes that time single passes over a cache filled to a depth; declared in bench.h.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "cli/bench.h"
 #include "draft/static_tree.h"
 #include "engine/bench.h"

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "api/values.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"

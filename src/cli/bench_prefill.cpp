@@ -2,8 +2,6 @@
 // give. Prompts are random tokens: what a prefill costs does not depend on them.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/commands.h"

@@ -2,9 +2,6 @@
 // `context` (a length class, say 28672) and `id`.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "text/tokenizer.h"
 

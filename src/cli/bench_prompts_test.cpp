@@ -2,8 +2,6 @@
 #include "cli/bench_prompts.h"
 #include "base/test_results.h"
 
-#include <gtest/gtest.h>
-
 #include "checkpoint/random_checkpoint.h"
 #include "cli/bench.h"
 

@@ -3,8 +3,6 @@
 // hunch bench kernels: kernels of a device alone against what its memory gives.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "checkpoint/random_checkpoint.h"
 #include "cli/bench.h"
 #include "cli/commands.h"

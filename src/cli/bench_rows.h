@@ -2,11 +2,7 @@
 // are made from it, so that no two formats can disagree. Used by hunch bench and hunch bench batch; hunch report reads them back.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "api/values.h"
 #include "base/result.h"

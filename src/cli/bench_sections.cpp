@@ -5,9 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"

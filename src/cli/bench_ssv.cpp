@@ -3,8 +3,6 @@
 // share a choice and by traversal; and the share of attention's time that choosing blocks takes. One JSON object.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/clock.h"
 #include "cli/bench.h"
 #include "cli/commands.h"

@@ -1,7 +1,5 @@
 #include "cli/calibrate.h"
 
-#include <algorithm>
-
 #include "engine/token_run.h"
 #include "engine/verify_check.h"
 

@@ -3,8 +3,6 @@
 
 #include <atomic>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "engine/parts.h"
 #include "hunch/hunch.h"

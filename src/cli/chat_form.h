@@ -3,8 +3,6 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <span>
-#include <vector>
 
 #include "base/result.h"
 #include "cli/request_flags.h"

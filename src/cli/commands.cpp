@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <vector>
 
 #include "api/nearest.h"
 #include "backend/backend.h"

@@ -1,9 +1,7 @@
 // The subcommands. A new one is a file with its function, a line here and a line in commands.cpp.
 #pragma once
 
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "base/result.h"

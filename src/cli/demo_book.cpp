@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 
 #include "base/random.h"
 

@@ -2,10 +2,6 @@
 // rows of `hunch bench`. The shipped model was trained to look things up in texts of this kind.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "text/tokenizer.h"
 

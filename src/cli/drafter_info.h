@@ -1,11 +1,6 @@
 // DrafterInfo: a learned drafter's sizes, whatever its publisher calls them, for `hunch info`.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "checkpoint/drafter_file.h"
 #include "checkpoint/shape.h"

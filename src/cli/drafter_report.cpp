@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
-
 #include "checkpoint/drafter_file.h"
 #include "cli/drafter_info.h"
 #include "cli/report.h"

@@ -3,9 +3,6 @@
 // type and the policy; a setting that is not lossless says so. `eval verify FILE`: what a sparse check changes (eval_verify.h).
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "api/answer_json.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"

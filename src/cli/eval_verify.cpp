@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
 #include "cli/calibrate.h"

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "engine/parts.h"
 #include "hunch/hunch.h"

@@ -3,10 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 

@@ -2,9 +2,6 @@
 // bench.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "base/result.h"
 #include "cli/terminal.h"
 #include "hunch/hunch.h"

@@ -6,9 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <limits>
-#include <map>
 
 #include "cli/commands.h"
 #include "cli/flags.h"

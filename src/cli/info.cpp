@@ -1,8 +1,6 @@
 // hunch info: what a model file says about itself, and what that costs in memory; and what a learned drafter is.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_file.h"
 #include "checkpoint/model_info.h"

@@ -2,10 +2,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <string>
-#include <vector>
-
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"

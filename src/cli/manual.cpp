@@ -4,11 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <memory>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "cli/commands.h"
 #include "cli/flags.h"

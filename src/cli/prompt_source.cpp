@@ -3,11 +3,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include "cli/chat_form.h"
 #include "cli/request_flags.h"

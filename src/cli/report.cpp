@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "api/answer_json.h"
 #include "backend/ops/kv.h"
 #include "engine/approximation.h"

@@ -1,8 +1,6 @@
 // The promised fields of --json, the statistics block, and when colour is used.
 #include "cli/report.h"
 
-#include <cstdlib>
-
 #include "base/test_results.h"
 
 namespace hunch {

@@ -2,10 +2,6 @@
 // prompt source, sampling, speculation, output. Names and defaults follow llama.cpp where it has one.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "cli/flags.h"
 #include "cli/speculation_flags.h"

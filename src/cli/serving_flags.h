@@ -2,8 +2,6 @@
 // vLLM's, aliases llama.cpp's.
 #pragma once
 
-#include <optional>
-
 #include "cli/flags.h"
 #include "hunch/hunch.h"
 

@@ -2,10 +2,6 @@
 // flags. Used by hunch serve, which reads them in order of precedence: file, environment, command line.
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "base/result.h"
 #include "cli/flags.h"
 

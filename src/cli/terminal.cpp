@@ -9,10 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "api/values.h"
 

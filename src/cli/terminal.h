@@ -2,10 +2,6 @@
 // stdout, everything else to stderr; nothing but text reaches a stream that is not a terminal, unless asked for.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-
 #include "base/result.h"
 #include "hunch/hunch.h"
 

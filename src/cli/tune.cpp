@@ -3,9 +3,6 @@
 // once more, by speed. Prints the steps and stores the result as a profile.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-
 #include "cli/bench.h"
 #include "cli/calibrate.h"
 #include "cli/commands.h"

@@ -2,10 +2,6 @@
 // sparse attention may do less exactly.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
 #include "cli/terminal.h"

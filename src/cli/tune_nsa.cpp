@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "cli/bench.h"
 #include "cli/report.h"
 #include "cli/tune.h"

@@ -4,10 +4,6 @@
 // count rows from the feature's position, which rotary attention cannot tell apart.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "checkpoint/shape.h"
 #include "draft/proposer.h"
 #include "model/layers.h"

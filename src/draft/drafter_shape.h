@@ -2,8 +2,6 @@
 // inside an object ("transformer_layer_config", as the speculators format has it).
 #pragma once
 
-#include <string_view>
-
 #include "checkpoint/json_config.h"
 #include "checkpoint/shape.h"
 

@@ -2,11 +2,6 @@
 // reads as a list. Used by the networks in proposers/.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "checkpoint/drafter_file.h"
 #include "model/layers.h"
 

@@ -9,9 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "base/check.h"
 #include "draft/static_tree.h"

@@ -1,9 +1,6 @@
 // How trees of draws take their form: never from the draws, always from what was known before, within their limits.
 #include "draft/drawn_tree.h"
 
-#include <gtest/gtest.h>
-
-#include <array>
 #include <map>
 
 #include "draft/test_drafts.h"

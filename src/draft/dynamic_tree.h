@@ -5,9 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "backend/ops/tree.h"
 #include "base/check.h"

@@ -1,9 +1,5 @@
 #include "draft/follower.h"
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
 namespace hunch {
 namespace {
 

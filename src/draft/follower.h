@@ -7,9 +7,6 @@
 // never the output.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "draft/confidence.h"
 #include "draft/draft_net.h"
 #include "draft/drawn_tree.h"

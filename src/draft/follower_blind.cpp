@@ -1,5 +1,4 @@
 // Chains and trees of a Follower on a device: nobody waits for a choice.
-#include <algorithm>
 
 #include "draft/follower.h"
 

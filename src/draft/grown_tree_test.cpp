@@ -1,6 +1,5 @@
 // The tree that a device grows by ops is the tree that the host grows, node by node: for any number of levels, candidates and
 // rows, where shares are equal, or one, or vanish, and where fewer candidates are possible than were asked for.
-#include <gtest/gtest.h>
 
 #include <random>
 

@@ -5,10 +5,6 @@
 //   x <- x + silu(W x + b), once a layer;  logits = output(x)
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "draft/drafter_tensors.h"
 #include "draft/proposer.h"
 

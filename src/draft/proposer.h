@@ -3,12 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "base/registry.h"
 #include "draft/draft_tree.h"

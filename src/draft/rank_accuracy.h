@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cmath>
-#include <vector>
 
 #include "draft/static_tree.h"
 

@@ -3,9 +3,7 @@
 // proposers also grow their own from how often each rank was right (Medusa; Cai et al., 2024, section 2.3.3).
 #pragma once
 
-#include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/check.h"

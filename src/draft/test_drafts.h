@@ -1,8 +1,6 @@
 // What the tests of proposers share: sequences without a cache, trees with buffers, random streams that repeat themselves.
 #pragma once
 
-#include <vector>
-
 #include "base/random.h"
 #include "base/test_results.h"
 #include "draft/proposer.h"

@@ -1,6 +1,5 @@
 // The alarm for a drafter that is never right: a wrong pairing of models costs speed and nothing else, so the result of a request
 // has to say it.
-#include <gtest/gtest.h>
 
 #include "engine/test_engines.h"
 

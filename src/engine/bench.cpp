@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <cstring>
-#include <thread>
-
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/token_run.h"

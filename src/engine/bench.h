@@ -2,9 +2,6 @@
 // what a pass costs does not depend on what the entries say. Bytes come from the backend's counters.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "draft/static_tree.h"
 #include "engine/parts.h"
 #include "engine/step.h"

@@ -3,10 +3,6 @@
 // gave. Owned and called by Service; keeps the cost table between runs.
 #pragma once
 
-#include <array>
-#include <span>
-#include <vector>
-
 #include "engine/mask_costs.h"
 #include "engine/planner.h"
 #include "engine/step.h"

@@ -2,8 +2,6 @@
 // that of plain decoding. Times are made up, so that what is chosen does not depend on the machine.
 #include "engine/controller.h"
 
-#include <gtest/gtest.h>
-
 #include "engine/test_engines.h"
 
 namespace hunch {

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <list>
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "draft/proposer.h"
 #include "sparse/policy.h"

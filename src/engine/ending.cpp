@@ -1,7 +1,5 @@
 #include "engine/ending.h"
 
-#include <algorithm>
-
 namespace hunch {
 
 Ending::Ending(const Request& request, Tokens end_ids, const Tokenizer* tokenizer)

@@ -3,10 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "hunch/hunch.h"
 #include "text/detokenizer.h"

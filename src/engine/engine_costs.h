@@ -2,9 +2,6 @@
 // speculation needs to pay follows from it: break_even().
 #pragma once
 
-#include <span>
-#include <string>
-
 #include "engine/cost_table.h"
 #include "engine/parts.h"
 #include "engine/plan.h"

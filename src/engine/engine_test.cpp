@@ -1,10 +1,6 @@
 // The life of a request: limits, ends, refusals, interruption, NaN. Uses the toy model, whose next token a test can dictate, and
 // one tiny model.
-#include <gtest/gtest.h>
 
-#include <atomic>
-#include <cmath>
-#include <cstdint>
 #include <numeric>
 
 #include "base/test_results.h"

@@ -2,10 +2,6 @@
 // guess is wrong and nothing else.
 #include "engine/grammar_drafts.h"
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "text/unicode.h"
 
 namespace hunch {

@@ -4,8 +4,6 @@
 
 #include <time.h>
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "base/clock.h"
 

@@ -2,12 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <mutex>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "backend/ops/token_mask.h"
 #include "engine/mask_workers.h"

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <thread>
-
 #include "base/clock.h"
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"

@@ -2,12 +2,7 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "backend/backend.h"
 #include "checkpoint/checkpoint.h"

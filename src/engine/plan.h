@@ -1,10 +1,6 @@
 // RequestPlan: a request after its options were read: every default filled in, every value checked, every part named.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "backend/ops/sample.h"
 #include "checkpoint/checkpoint.h"
 #include "draft/proposer.h"

@@ -1,8 +1,6 @@
 // Requests become plans: defaults, and every value that is refused with the option, the value and what is allowed.
 #include "engine/plan.h"
 
-#include <gtest/gtest.h>
-
 #include <limits>
 
 #include "base/test_results.h"

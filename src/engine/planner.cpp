@@ -1,7 +1,5 @@
 #include "engine/planner.h"
 
-#include <utility>
-
 #include "base/check.h"
 
 namespace hunch {

@@ -5,11 +5,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "engine/cost_table.h"
 #include "engine/strategy.h"

@@ -1,8 +1,6 @@
 // The planner of a batch on a device: the first guess makes the pass a dearer one, further rows cost next to nothing.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "engine/planner_testing.h"
 
 namespace hunch {

@@ -1,7 +1,4 @@
 // What the planner has seen: acceptance by arm, position and context over all requests, and each request's own odds on top.
-#include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "base/check.h"
 #include "engine/planner.h"

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "engine/planner.h"
 

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-
 #include "engine/mask_costs.h"
 #include "engine/planner_testing.h"
 

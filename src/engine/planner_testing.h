@@ -1,8 +1,6 @@
 // For tests of the planner: rounds of one request, decisions for a full batch.
 #pragma once
 
-#include <vector>
-
 #include "engine/planner.h"
 
 namespace hunch::test {

@@ -2,9 +2,7 @@
 // costs; a planner takes it as a prior. Device-free.
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/cost_table.h"
 #include "engine/planner.h"

@@ -3,13 +3,7 @@
 // model.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <nlohmann/json_fwd.hpp>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "engine/parts.h"
 

@@ -3,9 +3,6 @@
 // drafts.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "engine/parts.h"
 #include "engine/running.h"
 #include "engine/step.h"

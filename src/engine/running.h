@@ -3,9 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "accept/rule.h"
 #include "draft/proposer.h"

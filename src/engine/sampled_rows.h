@@ -2,9 +2,6 @@
 // their distributions; a range of rows per request.
 #pragma once
 
-#include <span>
-#include <vector>
-
 #include "accept/rule.h"
 #include "backend/backend.h"
 #include "kv/sequence.h"

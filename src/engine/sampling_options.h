@@ -2,11 +2,6 @@
 // errors are usage errors that name the field, its value and what is allowed.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <vector>
-
 #include "backend/ops/logit_rules.h"
 #include "hunch/hunch.h"
 #include "hunch/result.h"

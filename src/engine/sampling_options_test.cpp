@@ -1,8 +1,6 @@
 // Options of sampling become rules, or an error that names the field, the value and what is allowed.
 #include "engine/sampling_options.h"
 
-#include <gtest/gtest.h>
-
 #include "base/test_results.h"
 
 #include <cmath>

@@ -2,10 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-#include <utility>
-
 #include "base/clock.h"
 #include "engine/approximation.h"
 #include "engine/grammar_drafts.h"

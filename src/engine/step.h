@@ -3,9 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
-#include <span>
-#include <vector>
 
 #include "backend/ops/logit_patch.h"
 #include "engine/running.h"

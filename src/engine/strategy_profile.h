@@ -3,11 +3,6 @@
 // Device-free. Method `profile` runs them: what a strategy decides is how much is guessed and who chooses blocks, never a sample.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "engine/reuse_schedule.h"
 
 namespace hunch {

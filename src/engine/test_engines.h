@@ -5,10 +5,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "backend/isas.h"
 #include "base/random.h"

@@ -4,10 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <span>
 
 #include "engine/parts.h"
 

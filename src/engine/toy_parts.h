@@ -3,12 +3,6 @@
 // commit) is the production code. The drafter's table is chosen by asking for draft weights of another encoding.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "base/check.h"
 #include "engine/parts.h"
 #include "engine/solo.h"

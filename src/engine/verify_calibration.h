@@ -3,10 +3,6 @@
 // the thresholds of experts. "Accelerate Speculative Decoding with Sparse Computation in Verification", sections 3.2 to 3.4.
 #pragma once
 
-#include <span>
-#include <string>
-#include <vector>
-
 #include "base/result.h"
 #include "sparse/sparse_check.h"
 

@@ -2,9 +2,6 @@
 // its SparseCheck.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "engine/parts.h"
 #include "hunch/hunch.h"
 #include "sparse/sparse_check.h"

@@ -2,8 +2,6 @@
 // whether one counts as special is said differently by different files of one model), never sizes: models pad their vocabularies.
 #pragma once
 
-#include <string>
-
 #include "base/result.h"
 #include "draft/vocab_map.h"
 #include "text/tokenizer.h"

@@ -1,9 +1,6 @@
 // Decoder: the common pre-norm transformer of the Llama line. A family file states its form; everything else is in the shape.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "model/layers.h"
 #include "model/model.h"
 

@@ -1,7 +1,5 @@
 #include "model/index_sharing.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace hunch {

@@ -2,9 +2,7 @@
 // share one choice of blocks in groups, and reuse the choice of an earlier layer. Lossy; who asks for it labels its output.
 #pragma once
 
-#include <cstdint>
 #include <span>
-#include <vector>
 
 #include "checkpoint/shape.h"
 #include "tensor/view.h"

@@ -1,8 +1,6 @@
 #include "model/index_sharing.h"
 #include "base/test_results.h"
 
-#include <gtest/gtest.h>
-
 namespace hunch {
 namespace {
 

@@ -2,13 +2,6 @@
 // weights are loaded. Each names its tensors' shapes; none owns activations.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "backend/backend.h"
 #include "base/workers.h"
 #include "model/pass.h"

@@ -1,8 +1,6 @@
 // Rows that are only stored leave in the cache what rows that attend leave there, to the bit.
 #include "model/layers.h"
 
-#include <gtest/gtest.h>
-
 #include "backend/test_inputs.h"
 #include "kv/page_pool.h"
 

@@ -1,10 +1,6 @@
 // INTERFACE 3: weights plus a layer loop. A family is a file in families/ that registers itself under its name.
 #pragma once
 
-#include <functional>
-#include <optional>
-#include <span>
-
 #include "backend/backend.h"
 #include "base/registry.h"
 #include "checkpoint/checkpoint.h"

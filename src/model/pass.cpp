@@ -1,8 +1,6 @@
 #include "model/pass.h"
 
-#include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "base/clock.h"
 

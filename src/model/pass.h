@@ -3,9 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <span>
-#include <vector>
 
 #include "backend/backend.h"
 #include "checkpoint/shape.h"

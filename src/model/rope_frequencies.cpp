@@ -1,6 +1,5 @@
 #include "model/rope_frequencies.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 

@@ -2,8 +2,6 @@
 // al., 2023). A scaling changes the frequencies and, for YaRN, the magnitude of cosine and sine; the rotation itself is the same.
 #pragma once
 
-#include <vector>
-
 #include "checkpoint/shape.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // For tests: a model that has a shape and nothing else, for drafters that only ask what their target looks like.
 #pragma once
 
-#include <utility>
-
 #include "model/model.h"
 
 namespace hunch::test {

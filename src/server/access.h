@@ -1,9 +1,6 @@
 // Access: who may ask: keys, and what browsers may do for a page of another origin. Looked at before a request's body is read.
 #pragma once
 
-#include <optional>
-#include <string_view>
-
 #include "server/api_keys.h"
 #include "server/http.h"
 #include "server/options.h"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ctime>
-#include <string>
 
 #include "server/http.h"
 

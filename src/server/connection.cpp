@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cerrno>

@@ -5,9 +5,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
-#include <memory>
-#include <optional>
-#include <string>
 
 #include "base/clock.h"
 #include "server/http.h"

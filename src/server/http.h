@@ -3,9 +3,7 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "api/error.h"

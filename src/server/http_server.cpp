@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <map>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "server/answer_text.h"
 #include "server/connection.h"

@@ -2,8 +2,6 @@
 // thread.
 #pragma once
 
-#include <memory>
-
 #include "server/http.h"
 #include "server/loop.h"
 #include "server/options.h"

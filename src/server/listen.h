@@ -1,8 +1,6 @@
 // Opening the socket that the server listens on. Called once at start.
 #pragma once
 
-#include <string>
-
 #include "base/result.h"
 
 namespace hunch {

@@ -2,12 +2,8 @@
 // they run are the command line's and the engine's business. Read by every file of this folder.
 #pragma once
 
-#include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <variant>
-#include <vector>
 
 #include "api/call.h"
 

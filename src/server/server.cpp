@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <utility>
-#include <vector>
 
 #include "server/notify.h"
 #include "server/stacks.h"

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
-#include <optional>
-#include <string>
 #include <thread>
 #include <unordered_map>
 

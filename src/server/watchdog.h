@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "hunch/hunch.h"
 

@@ -1,7 +1,5 @@
 #include "sparse/block_choice.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/check.h"

@@ -2,10 +2,6 @@
 // Sparse Computation in Verification", section 3.1. LOSSY: the check is then another model's.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "backend/backend.h"
 
 namespace hunch {

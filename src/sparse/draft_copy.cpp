@@ -1,6 +1,5 @@
 #include "sparse/draft_copy.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace hunch {

@@ -5,10 +5,6 @@
 // open() for the longest state of its sequence and kept for later sequences that need no more.
 #pragma once
 
-#include <memory>
-#include <span>
-#include <vector>
-
 #include "sparse/policy.h"
 
 namespace hunch {

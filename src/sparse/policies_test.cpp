@@ -3,8 +3,6 @@
 // read back after every commit.
 #include <fmt/format.h>
 
-#include <cmath>
-#include <functional>
 #include <numeric>
 #include <random>
 

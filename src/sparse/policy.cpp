@@ -1,8 +1,5 @@
 #include "sparse/policy.h"
 
-#include <algorithm>
-#include <cmath>
-
 namespace hunch {
 
 int64_t kept_entries(const PolicyOptions& options, int64_t valid) {

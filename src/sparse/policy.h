@@ -5,10 +5,6 @@
 // compact store, over which draft rows run the ordinary dense attention. Definitions: sparse/README.md; Vegas eq. 1-3.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "backend/backend.h"
 #include "base/guarantee.h"
 #include "base/registry.h"

@@ -1,7 +1,5 @@
 #include "sparse/scored_policy.h"
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 

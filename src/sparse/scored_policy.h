@@ -7,8 +7,6 @@
 // that of the last row of the pass before.
 #pragma once
 
-#include <vector>
-
 #include "sparse/draft_copy.h"
 #include "sparse/entry_scores.h"
 

@@ -1,7 +1,5 @@
 #include "sparse/sparse_check.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 namespace hunch {

@@ -4,10 +4,6 @@
 // each is off unless asked for. It counts what it left out: labels come from that. A device wants a budget for each head.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <vector>
-
 #include "backend/backend.h"
 #include "kv/sequence.h"
 #include "sparse/block_choice.h"

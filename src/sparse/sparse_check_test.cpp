@@ -1,8 +1,6 @@
 // What a sparse check reads and leaves out: chosen blocks against a plain softmax over them, channels by their union.
 #include "sparse/sparse_check.h"
 
-#include <cmath>
-
 #include "base/random.h"
 #include "base/test_results.h"
 #include "tensor/test_view.h"

@@ -1,9 +1,7 @@
 #include "text/bpe.h"
 #include "base/test_results.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
+#include <algorithm>
 #include <random>
 
 #include "text/byte_alphabet.h"

@@ -2,7 +2,6 @@
 #include "text/byte_alphabet.h"
 
 #include <array>
-#include <cstdint>
 
 #include "text/unicode.h"
 

@@ -2,13 +2,7 @@
 // in contents stay plain text: only the template's own bytes can become special tokens. Called by the programs and the API.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "text/chat_template.h"

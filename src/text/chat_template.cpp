@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"

@@ -9,9 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/result.h"

@@ -1,8 +1,5 @@
 // libFuzzer target: chat templates from arbitrary bytes, rendered over a small conversation. The input's second half, behind a
 // NUL, is a content; whatever happens, a content cannot become a special token.
-#include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "base/check.h"
 #include "text/chat_template.h"

@@ -2,10 +2,6 @@
 // held back. What cannot become a character is written as U+FFFD, one per maximal broken part, as Hugging Face's decode does.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-
 #include "text/tokenizer.h"
 
 namespace hunch {

@@ -1,7 +1,5 @@
 #include "text/detokenizer.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 
 #include "text/test_data.h"

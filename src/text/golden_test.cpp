@@ -1,6 +1,5 @@
 // Every line of models/golden/text/lines.json against what the PyPI package `tokenizers` made of it
 // (models/golden/make_text_golden.py).
-#include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 

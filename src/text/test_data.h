@@ -2,13 +2,10 @@
 // shipped model and is read from there by these few lines, since this folder does not see checkpoint/'s reader.
 #pragma once
 
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "base/test_results.h"
 #include "text/tokenizer.h"

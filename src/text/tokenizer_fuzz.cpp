@@ -1,7 +1,4 @@
 // libFuzzer target: tokenizer.json from arbitrary bytes, and arbitrary bytes through a small fixed tokenizer and back.
-#include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "base/check.h"
 #include "text/byte_alphabet.h"

@@ -1,9 +1,6 @@
 // TokenizerParts: what the two readers (tokenizer.json, GGUF) fill and Tokenizer is assembled from.
 #pragma once
 
-#include <optional>
-#include <vector>
-
 #include "base/result.h"
 #include "text/tokenizer.h"
 

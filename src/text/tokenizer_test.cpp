@@ -1,6 +1,5 @@
 #include "text/tokenizer.h"
 
-#include <algorithm>
 #include <thread>
 
 #include "base/clock.h"

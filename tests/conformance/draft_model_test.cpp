@@ -1,7 +1,5 @@
 // A draft model never changes the output, and reads what the target reads: a model that drafts for itself is always right, alone
 // and in a crowd, behind prefixes of other requests and preemptions, under other numberings of its tokens.
-#include <array>
-#include <map>
 
 #include "checkpoint/convert.h"
 #include "methods.h"

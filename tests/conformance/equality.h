@@ -1,8 +1,6 @@
 // Equality: counts what runs of one configuration drafted, kept and dropped, and compares every stream with plain decoding's.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <map>
 
 #include "runs.h"

@@ -1,8 +1,6 @@
 // Methods: every way to draft, and kinds of requests that are hard on it; for tests that compare streams with plain decoding's.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include "runs.h"
 
 namespace hunch::test {

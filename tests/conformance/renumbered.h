@@ -1,8 +1,6 @@
 // Renumbered: copies of a tiny model whose tokens have other numbers, or that lack some, as draft models of the original.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,6 @@
 // Runs: what suites do with whole engines again and again: many requests at once, a step by step run, refusals.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include "engine/test_engines.h"
 
 namespace hunch::test {

@@ -1,7 +1,6 @@
 // What holds on the CPU holds on a device: streams with speculation are those of plain decoding, bit for bit, for every way to
 // draft, every policy, in a crowd and under every rule of logits; rows do not depend on their company; and its numbers are near
 // the reference's. On `cuda` where there is a GPU, and everywhere on `late`, which keeps a device's contract.
-#include <cstdlib>
 
 #include "../conformance/equality.h"
 #include "engine/round_bench.h"

@@ -1,5 +1,4 @@
 // Where models with experts load and where they are refused; what a pass of one row is said to read.
-#include <gtest/gtest.h>
 
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/memory_checkpoint.h"

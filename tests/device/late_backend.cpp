@@ -4,9 +4,6 @@
 #include "late_backend.h"
 
 #include <atomic>
-#include <functional>
-#include <utility>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 

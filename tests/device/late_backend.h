@@ -1,8 +1,6 @@
 // What tests ask of backend `late` (late_backend.cpp) besides its ops.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/backend.h"
 
 namespace hunch::test {

@@ -1,7 +1,5 @@
 // Rule ratio keeps the target's law on a device: chi-square of four tokens of many requests, side by side and drafted by the
 // model without one of its layers, against the joint that the device's own log-probabilities say. (tests/law does so on the CPU.)
-#include <cmath>
-#include <map>
 
 #include "../conformance/equality.h"
 

@@ -1,10 +1,8 @@
 // Learned drafters against plain PyTorch (models/tiny/README.md): the chains and trees that they draft, from the prompt and in
 // the middle of decoding, on tiny models in the layouts in which such drafters are published.
-#include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "engine/test_engines.h"
 

@@ -1,8 +1,5 @@
 // Learned drafters whose guesses are mostly right, and not always (models/tiny/README.md, `echo`): what follows kept and dropped
 // guesses, chains and trees, leaves the stream of plain decoding as it is, and a drafter's own cache in step with it.
-#include <gtest/gtest.h>
-
-#include <map>
 
 #include "engine/test_engines.h"
 

@@ -1,6 +1,5 @@
 // Whole models with FP8 weights against the same model with their values as F32: on every backend, loaded from the folder and
 // converted to GGUF. Widths of two blocks of 128, the second one short.
-#include <cmath>
 
 #include "base/half.h"
 #include "base/test_folder.h"

@@ -4,9 +4,7 @@
 // Tolerances, for logits that reach about 10. With f32 KV and weights that are multiplied as they are, only the order of sums
 // differs (measured 6e-5); K and V rounded to f16 moved a logit by 0.018, to bf16 by 0.067, and by 0.086 where queries are
 // rounded too. Weights in blocks meet activations of 8 bits per row on `cpu`: 0.4 in these narrow models.
-#include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 

@@ -1,7 +1,6 @@
 // The weights of the tiny models and drafters, which the build draws (models/tiny/make_tiny_models.cpp), are those that
 // transformers and the oracle of drafters were given: equal CRC-32 sums in models/tiny/{folders,drafters}/NAME/weights.json,
 // which were written together with the goldens.
-#include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>

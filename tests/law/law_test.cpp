@@ -2,8 +2,6 @@
 // V = 5, N = 200,000, alpha = 1e-4, fixed seeds.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "base/test_results.h"
 #include "joint.h"
 

@@ -2,8 +2,6 @@
 // for drafters of wider trees; and whether a sibling exists is no matter of what was drawn.
 #include <fmt/format.h>
 
-#include <map>
-
 #include "base/test_results.h"
 #include "draft/confidence.h"
 #include "joint.h"

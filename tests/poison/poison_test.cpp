@@ -1,7 +1,6 @@
 // Tentative rows are never trusted (ARCHITECTURE.md, decision 3). K and V are overwritten with NaN wherever nothing final stands:
 // everywhere before the start, in the tail between draft and verify (the pending token's entry included), behind the accepted
 // length after each commit, and in the compact copy past its last final entry. Tokens and drafts must not change.
-#include <gtest/gtest.h>
 
 #include "engine/test_engines.h"
 

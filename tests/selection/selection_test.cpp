@@ -1,10 +1,8 @@
 // The sets that the PyTorch oracle selected on recorded queries and keys of wren-34m (models/tiny/README.md), made again by the
 // attention, score and top-k ops: equal on `reference`, except at ties; on `cpu`, whose queries may be rounded to bf16, equal but
 // for positions at the cut.
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/test_results.h"
 #include "checkpoint/quantise.h"

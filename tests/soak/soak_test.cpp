@@ -2,13 +2,10 @@
 // slow consumers, cancellations and streams destroyed at any point; every finished stream under rule match is compared with the
 // request alone, without speculation, on an engine of its own, and what an ended one said must be the beginning of that.
 // HUNCH_SOAK_SECONDS: how long, both tests together (default 10; 3600 is the hour before a release). HUNCH_SOAK_SEED: which run.
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
-#include <mutex>
 #include <random>
-#include <thread>
 
 #include "base/clock.h"
 #include "checkpoint/drafter_method.h"

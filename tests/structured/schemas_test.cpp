@@ -1,6 +1,5 @@
 // 300 schemas: every output that comes to an end is valid, every one that is cut is the beginning of a valid one, and whoever
 // drafts, the output is that of plain decoding.
-#include <gtest/gtest.h>
 
 #include "schemas.h"
 

@@ -1,6 +1,5 @@
 // Structured output beside everything else that a request may ask for: other kinds of grammars, rules of logits, crowds that are
 // preempted, dead ends, requests that ignore the end.
-#include <gtest/gtest.h>
 
 #include "../conformance/methods.h"
 #include "schemas.h"

@@ -2,8 +2,6 @@
 // afresh and splits are folded in ascending order, in the item itself or by whoever finishes last.
 #include "backend/cpu/attention.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // CpuAttention: cuts the runs of a pass into items for the threads, merges their parts, and stores new rows. Owned by CpuBackend.
 #pragma once
 
-#include <vector>
-
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/kv_store.h"
 #include "backend/cpu/threads.h"

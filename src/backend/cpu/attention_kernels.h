@@ -2,9 +2,6 @@
 // Filled by attention.cpp, read by attention_body.h. Layout of a chunk: kv_store.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "backend/ops/kv.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // Attention on every instruction set of this machine: the reference's values, and one row's bits whatever else is in the pass.
 #include "backend/ops/attention.h"
 
-#include <utility>
-
 #include "backend/cpu/kv_fixture.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // See bounds.h. An item fills whole pages of the destination store, so that no two threads write neighbouring lanes.
 #include "backend/cpu/bounds.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/attention.h"

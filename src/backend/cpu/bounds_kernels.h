@@ -1,8 +1,6 @@
 // Arguments of the kernel that bounds the keys of pages. Filled by bounds.cpp, read by bounds_body.h; contract in ops/kv.h.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/cpu/attention_kernels.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // Copies between views: rows side by side in wider rows, columns of a part in those of the whole. The same on every backend.
 #include <numeric>
 
-#include <gtest/gtest.h>
-
 #include "backend/cpu/test_backends.h"
 #include "base/test_results.h"
 

@@ -2,9 +2,6 @@
 // time. Registered as `cpu`. Results do not depend on the number of threads; they may differ between instruction sets.
 #pragma once
 
-#include <memory>
-#include <string>
-
 #include "backend/cpu/attention.h"
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kernels.h"

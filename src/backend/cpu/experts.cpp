@@ -2,7 +2,6 @@
 // the ascending order of ids: so a row's sum does not depend on the rows beside it.
 #include "backend/cpu/experts.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "backend/cpu/rows.h"

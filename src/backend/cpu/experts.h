@@ -2,9 +2,6 @@
 // are put together, so that its weights are read once.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"

@@ -1,13 +1,9 @@
 // Experts on every instruction set: near the plain loops, and a row's bits the same in any company.
 #include "backend/cpu/experts.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "backend/cpu/test_backends.h"
 #include "base/random.h"

@@ -1,9 +1,6 @@
 // See gather.h. An item fills whole destination pages, so that no two threads touch one K tile.
 #include "backend/cpu/gather.h"
 
-#include <algorithm>
-#include <atomic>
-
 #include "backend/cpu/attention.h"
 #include "base/check.h"
 

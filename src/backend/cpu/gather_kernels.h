@@ -1,9 +1,6 @@
 // Arguments of the kernel that copies single entries between KV stores. Filled by gather.cpp, read by gather_body.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "backend/cpu/attention_kernels.h"
 
 namespace hunch {

@@ -1,5 +1,4 @@
 // gather_kv on every instruction set: the compact store reads as the entries that were chosen.
-#include <array>
 
 #include "backend/cpu/kv_fixture.h"
 #include "base/test_results.h"

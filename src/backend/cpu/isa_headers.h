@@ -17,8 +17,6 @@
 #endif
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 
 #include "backend/cpu/kernels.h"

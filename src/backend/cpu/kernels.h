@@ -1,8 +1,6 @@
 // KernelTable: the functions of one instruction set level. One table per instances/*.cpp; CpuBackend picks one when it is made.
 #pragma once
 
-#include <string_view>
-
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/bounds_kernels.h"
 #include "backend/cpu/gather_kernels.h"

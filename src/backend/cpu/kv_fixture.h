@@ -4,11 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "backend/attend_inputs.h"
 #include "backend/cpu/test_backends.h"

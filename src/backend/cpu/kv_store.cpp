@@ -1,7 +1,6 @@
 // See kv_store.h. Single elements are read and poisoned here, by definition of the layout and not by the kernels' way through it.
 #include "backend/cpu/kv_store.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "backend/cpu/threads.h"

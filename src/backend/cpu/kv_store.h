@@ -13,10 +13,6 @@
 // The bf16 pairs are what a pair-wise dot product eats; the other instruction sets split them with a shift and a mask.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
 #include "backend/backend.h"
 #include "backend/ops/kv.h"
 #include "tensor/buffer.h"

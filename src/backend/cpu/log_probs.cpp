@@ -2,8 +2,6 @@
 // logarithm of the sum is good to about 1e-7.
 #include "backend/cpu/log_probs.h"
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
 
 namespace hunch {

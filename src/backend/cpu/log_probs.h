@@ -1,8 +1,6 @@
 // CpuLogProbs: op log_probs (backend/ops/log_probs.h) with the scans of sampling (rows_kernels.h). Owned by CpuBackend.
 #pragma once
 
-#include <vector>
-
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"
 #include "backend/ops/log_probs.h"

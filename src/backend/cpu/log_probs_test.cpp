@@ -1,9 +1,6 @@
 // Log-probabilities: the definition by hand, and every instruction set against it.
 
-#include <cmath>
 #include <random>
-
-#include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
 #include "base/test_results.h"

@@ -1,8 +1,6 @@
 // Bans, bias and penalties (backend/ops/logit_rules.h) on every backend, against a definition that knows the whole history of a
 // row: what plain decoding would have committed, however much of it is only drafted.
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <random>
 

@@ -2,9 +2,6 @@
 // show in the result.
 #include "backend/cpu/matmul.h"
 
-#include <algorithm>
-#include <array>
-
 #include "backend/cpu/weights.h"
 
 namespace hunch {

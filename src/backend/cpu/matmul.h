@@ -1,9 +1,6 @@
 // CpuMatmul: weights as panels and the products with them. Owned by CpuBackend, which forwards load_weight, matmul and embed.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/cpu/threads.h"
 #include "backend/ops/matmul.h"

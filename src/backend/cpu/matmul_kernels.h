@@ -2,9 +2,6 @@
 // weight times some rows, and the table of functions.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "base/dtype.h"
 
 namespace hunch {

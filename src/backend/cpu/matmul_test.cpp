@@ -1,11 +1,5 @@
 // Products of the cpu backend: against the reference for every encoding and instruction set, and row invariance bit for bit.
 
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include <gtest/gtest.h>
-
 #include "backend/cpu/test_backends.h"
 #include "backend/cpu/weights.h"
 #include "backend/test_inputs.h"

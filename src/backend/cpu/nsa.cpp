@@ -2,7 +2,6 @@
 // rows are grouped, and which thread takes a group, decides nothing about their bits.
 #include "backend/cpu/nsa.h"
 
-#include <algorithm>
 #include <numeric>
 
 #include "backend/cpu/attention.h"

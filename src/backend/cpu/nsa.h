@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <vector>
 
 #include "backend/cpu/nsa_kernels.h"
 #include "backend/cpu/threads.h"

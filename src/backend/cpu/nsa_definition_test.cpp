@@ -1,11 +1,5 @@
 // What natively trained sparse attention means: the paper's double sum, forced blocks and ties, compressed rows against their
 // formula, the edges of the three branches.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
 
 #include "backend/cpu/nsa_fixture.h"
 #include "base/test_results.h"

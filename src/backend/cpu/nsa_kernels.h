@@ -2,9 +2,6 @@
 // read by nsa_body.h.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "backend/cpu/attention_kernels.h"
 
 namespace hunch {

@@ -1,7 +1,6 @@
 // See rows.h.
 #include "backend/cpu/rows.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace hunch {

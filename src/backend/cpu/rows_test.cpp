@@ -1,10 +1,5 @@
 // Norm, gate and rope of the cpu backend: against the reference, and the same bits for a row in any company.
 
-#include <cmath>
-#include <cstring>
-
-#include <gtest/gtest.h>
-
 #include "backend/cpu/test_backends.h"
 #include "backend/test_inputs.h"
 

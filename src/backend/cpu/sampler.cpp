@@ -1,9 +1,7 @@
 // See sampler.h and docs/kernels/sampling.md.
 #include "backend/cpu/sampler.h"
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "backend/reference/reference_backend.h"

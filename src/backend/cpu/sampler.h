@@ -2,8 +2,6 @@
 // few ids survive; vector kernels do the scans, and the noise where many survive. Owned by CpuBackend.
 #pragma once
 
-#include <vector>
-
 #include "backend/cpu/rows_kernels.h"
 #include "backend/cpu/threads.h"
 #include "backend/ops/logit_patch.h"

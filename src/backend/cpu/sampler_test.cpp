@@ -1,11 +1,6 @@
 // Sampling of the cpu backend: the reference's tokens and probabilities, whatever filters are on and however many ids survive.
 
-#include <cmath>
-#include <cstring>
 #include <numeric>
-#include <random>
-
-#include <gtest/gtest.h>
 
 #include "backend/cpu/test_backends.h"
 #include "backend/test_inputs.h"

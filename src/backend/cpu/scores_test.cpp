@@ -1,5 +1,4 @@
 // Scores collected by attention and by score_keys, on every instruction set of this machine.
-#include <array>
 
 #include "backend/cpu/kv_fixture.h"
 

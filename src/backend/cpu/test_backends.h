@@ -1,10 +1,6 @@
 // Backends that tests compare, by the name of their instruction set.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "backend/cpu/cpu_backend.h"
 #include "backend/reference/reference_backend.h"
 #include "tensor/test_view.h"

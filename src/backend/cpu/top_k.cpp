@@ -1,9 +1,6 @@
 // See top_k.h.
 #include "backend/cpu/top_k.h"
 
-#include <algorithm>
-#include <array>
-
 #include "backend/reference/reference_backend.h"
 #include "base/check.h"
 

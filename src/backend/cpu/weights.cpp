@@ -1,10 +1,8 @@
 // See weights.h. Plain loops over 4-byte words: packing runs at memory speed on any instruction set.
 #include "backend/cpu/weights.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "base/check.h"
 #include "base/half.h"

@@ -15,9 +15,6 @@
 // Columns past out_dim are zero.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "backend/cpu/matmul_kernels.h"
 #include "backend/ops/matmul.h"
 #include "base/dtype.h"

@@ -7,9 +7,6 @@
 // Strides of q and out rows and heads are multiples of 4 floats. No scores of runs with a selection.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "backend/backend.h"
 #include "backend/cuda/attention_plan.h"
 #include "backend/cuda/commands.h"

@@ -10,9 +10,6 @@
 
 #include <cuda.h>
 
-#include <cstddef>
-#include <cstdint>
-
 #include "backend/cuda/kv_store.h"
 #include "backend/ops/attention.h"
 

@@ -1,10 +1,7 @@
 // Attention alone: plain steps, verifies with pooled scores, drafts over a selection, prompt chunks. Bytes are those that must
 // move once: K and V of every entry read, queries and outputs, a score where there is one.
-#include <cmath>
-#include <memory>
 #include <numeric>
 #include <random>
-#include <string>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/device_test.h"

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <numeric>
 #include <random>
-#include <vector>
 
 #include "backend/attend_inputs.h"
 #include "backend/cuda/attention.h"

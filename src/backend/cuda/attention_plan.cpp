@@ -1,8 +1,6 @@
 // See attention_plan.h. Nothing here changes a bit of the results: items are whole splits, and partials are exact.
 #include "backend/cuda/attention_plan.h"
 
-#include <array>
-#include <functional>
 #include <iterator>
 
 #include "base/check.h"

@@ -4,9 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "backend/cuda/attention_args.h"
 

@@ -3,8 +3,6 @@
 
 #include <cuda.h>
 
-#include <cstdint>
-
 #include "backend/cuda/hopper.h"
 
 namespace hunch {

@@ -506,9 +506,8 @@ TEST(CudaAttention, ReadsASelectionAsIfItWereGathered) {
         KvPair copy(*device.commands, shape, count + tail);
         copy.store->poison(copy.pages(), 0, count + tail);
         const DeviceArray<int32_t> index(request.index);
-        enqueue_gather_kv(*device.commands,
-            {1, kv.ref(), copy.ref(), View<const int32_t, 2>(index.data(), request.index_sets, count), tail_first,
-                tail_first + tail});
+        enqueue_gather_kv(
+            *device.commands, {1, kv.ref(), copy.ref(), view(index, request.index_sets, count), tail_first, tail_first + tail});
         Request dense = request;
         dense.index_sets = 0;
         const Attended gathered = device.run(copy, dense);

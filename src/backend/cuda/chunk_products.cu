@@ -8,8 +8,6 @@
 // element.
 #include "backend/cuda/chunk_products.h"
 
-#include <algorithm>
-
 #include "backend/cuda/gate.cuh"
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/wgmma.h"

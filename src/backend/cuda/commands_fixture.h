@@ -1,8 +1,6 @@
 // For tests with a list of commands of their own; skipped without a device.
 #pragma once
 
-#include <memory>
-
 #include "backend/cuda/commands.h"
 #include "backend/cuda/device_test.h"
 

@@ -17,6 +17,7 @@ namespace hunch {
 namespace {
 
 using test::DeviceArray;
+using test::view;
 
 #define HUNCH_BLAS(name) decltype(&name) name##_ = nullptr
 class CudaOracle : public testing::Test {
@@ -105,9 +106,9 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
     for (float& value : values) value = normal(random);
     const DeviceArray<int32_t> list(ids);
     const DeviceArray<float> x(values), elements(size_t(n * k)), out(rows * n);
-    const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, n)}};
-    enqueue_embed(*commands_, {View<const int32_t, 1>(list.data(), n), weight.get(), View<float, 2>(elements.data(), n, k)});
-    enqueue_matmul(*commands_, {View<const float, 2>(x.data(), rows, k), products});
+    const Product products[] = {{weight.get(), nullptr, view(out, rows, n)}};
+    enqueue_embed(*commands_, {view(list, n), weight.get(), view(elements, n, k)});
+    enqueue_matmul(*commands_, {view(x, rows, k), products});
     ASSERT_TRUE(commands_->wait().ok());
 
     std::vector<uint16_t> w, in;

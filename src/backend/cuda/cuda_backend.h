@@ -5,10 +5,6 @@
 // kind are kept and run together, in order, before the next op of another kind; choices for all layers of a pass in one launch.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "backend/backend.h"
 #include "backend/cuda/attention.h"
 #include "backend/cuda/commands.h"

@@ -1,8 +1,6 @@
 // Attention beside cuDNN's (cudnn_attention.py). Skipped without PyTorch.
 #include <sys/wait.h>
 
-#include <cstdlib>
-
 #include "backend/cuda/attention_fixture.h"
 #include "base/test_folder.h"
 

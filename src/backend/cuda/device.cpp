@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "backend/cuda/small.h"
 
 namespace hunch {

@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <string>
 
 #include "base/check.h"
 #include "base/result.h"

@@ -3,7 +3,6 @@
 // lie at row * k + slot, wherever sorting has put the pair: so no bit depends on the order of pairs within an expert.
 #include "backend/cuda/experts.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/experts_kernel.cuh"

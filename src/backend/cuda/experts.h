@@ -3,9 +3,7 @@
 // The scratch of ExpertsArgs is not used: the workspace has room for every (row, expert) pair of kExpertRows rows.
 #pragma once
 
-#include <cstdint>
 #include <unordered_map>
-#include <vector>
 
 #include "backend/cuda/commands.h"
 #include "backend/cuda/weights.h"

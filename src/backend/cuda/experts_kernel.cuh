@@ -6,8 +6,6 @@
 // up are of one block, four warps each or the same in turn, which leaves the gated rows as down reads them.
 #pragma once
 
-#include <algorithm>
-
 #include "backend/cuda/gate.cuh"
 #include "backend/cuda/resident_kernel.cuh"
 #include "backend/cuda/tile_copies.cuh"

@@ -2,12 +2,9 @@
 // alone against among others.
 #include "backend/cuda/experts.h"
 
-#include <cmath>
-#include <cstring>
-#include <random>
 #include <set>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
 #include "backend/cuda/weights.h"
@@ -20,15 +17,16 @@ namespace hunch {
 namespace {
 
 using test::strided;
+using test::view;
 
 using test::DeviceArray;
 
 using test::gaussian;
 
+using CudaRoute = test::CommandsTest<>;
+
 // Logits in steps of a quarter: many ties, and no two that rounding could exchange.
-TEST(CudaRoute, ChoosesTheExpertsOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaRoute, ChoosesTheExpertsOfTheReference) {
   ReferenceBackend reference;
   const int64_t rows = 37;
   struct Form {
@@ -154,7 +152,7 @@ class CudaExperts : public testing::Test {
         .clamp = clamp,
         .out = View<float, 2>(out, rows, kHidden)};
     scratch.assign(rows * (2 * kWidth + 2 * kHidden), 0);  // of the reference
-    a.gate = View<float, 2>(scratch.data(), rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
+    a.gate = view(scratch, rows, kWidth), a.up = View<float, 2>(a.gate.data + rows * kWidth, rows, kWidth);
     a.gathered = View<float, 2>(a.up.data + rows * kWidth, rows, kHidden);
     a.product = View<float, 2>(a.gathered.data + rows * kHidden, rows, kHidden);
     return a;
@@ -227,10 +225,10 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
     for (size_t id = 0; id < experts.experts.size(); ++id) {  // every row by every expert
       const Expert& expert = experts.experts[id];
       const Product both[] = {{expert.gate, expert.gate_bias, g}, {expert.up, expert.up_bias, u}};
-      enqueue_matmul(*commands, {View<const float, 2>(x.data(), kRows, kHidden), both}, ActivationPath::Plain);
+      enqueue_matmul(*commands, {view(x, kRows, kHidden), both}, ActivationPath::Plain);
       enqueue_gate(*commands, {.gate = g, .up = u, .out = g, .clamp = experts.clamp});
-      const Product down[] = {{expert.down, expert.down_bias, View<float, 2>(y.data(), kRows, kHidden)}};
-      enqueue_matmul(*commands, {View<const float, 2>(gate.data(), kRows, kWidth), down}, ActivationPath::Plain);
+      const Product down[] = {{expert.down, expert.down_bias, view(y, kRows, kHidden)}};
+      enqueue_matmul(*commands, {view(gate, kRows, kWidth), down}, ActivationPath::Plain);
       ASSERT_TRUE(commands->wait().ok());
       const auto all = y.get();
       for (int64_t r = 0; r < kRows; ++r)

@@ -1,8 +1,6 @@
 // See host_ops.h. Copies take their direction from the addresses: results may lie in device or in shared memory.
 #include "backend/cuda/host_ops.h"
 
-#include <algorithm>
-
 #include "backend/cuda/device.h"
 
 namespace hunch {

@@ -3,8 +3,6 @@
 // waits. Used by CudaBackend where the device is not Hopper.
 #pragma once
 
-#include <vector>
-
 #include "backend/cuda/commands.h"
 #include "backend/reference/reference_backend.h"
 

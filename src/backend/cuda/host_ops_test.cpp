@@ -8,6 +8,7 @@ namespace hunch {
 namespace {
 
 using test::DeviceArray;
+using test::view;
 
 constexpr int64_t kRows = 3, kVocab = 500;
 
@@ -16,7 +17,7 @@ std::vector<float> gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2);
 class HostOpsTest : public test::CommandsTest<> {
  protected:
   const std::vector<float> values = gaussian(kRows * kVocab);
-  const View<const float, 2> on_host{View<const float, 2>(values.data(), kRows, kVocab)};
+  const View<const float, 2> on_host{view(values, kRows, kVocab)};
   ReferenceBackend reference;
   HostOps ops;
 };
@@ -26,9 +27,9 @@ TEST_F(HostOpsTest, ChooseTheEntriesOfTheReference) {
   const DeviceArray<int32_t> index(kRows * 40);
   Ints want(kRows * 40);
   TopKArgs args{.scores = on_host, .n = 450, .count = 40, .sinks = 2, .recent = 3};
-  args.index = View<int32_t, 2>(want.data(), kRows, 40);
+  args.index = view(want, kRows, 40);
   reference.top_k(args);
-  args.scores = View<const float, 2>(scores.data(), kRows, kVocab), args.index = View<int32_t, 2>(index.data(), kRows, 40);
+  args.scores = view(scores, kRows, kVocab), args.index = view(index, kRows, 40);
   ops.top_k(*commands, args);
   EXPECT_EQ(index.get(), want);
 }
@@ -39,11 +40,11 @@ TEST_F(HostOpsTest, SampleTheTokensOfTheReference) {
   const Ints positions = {5, 6, 7};
   Ints want_tokens(kRows);
   std::vector<float> want_probs(kRows * kVocab);
-  SampleArgs args{.logits = on_host, .key = {.seed = 9}, .positions = View<const int32_t, 1>(positions.data(), kRows)};
-  args.tokens = View<int32_t, 1>(want_tokens.data(), kRows), args.probs = View<float, 2>(want_probs.data(), kRows, kVocab);
+  SampleArgs args{.logits = on_host, .key = {.seed = 9}, .positions = view(positions, kRows)};
+  args.tokens = view(want_tokens, kRows), args.probs = view(want_probs, kRows, kVocab);
   reference.sample(args);
-  args.logits = View<const float, 2>(logits.data(), kRows, kVocab);
-  args.tokens = View<int32_t, 1>(tokens.data(), kRows), args.probs = View<float, 2>(probs.data(), kRows, kVocab);
+  args.logits = view(logits, kRows, kVocab);
+  args.tokens = view(tokens, kRows), args.probs = view(probs, kRows, kVocab);
   ops.sample(*commands, args);
   EXPECT_EQ(tokens.get(), want_tokens);
   EXPECT_EQ(probs.get(), want_probs);
@@ -55,13 +56,13 @@ TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
   const DeviceArray<int32_t> wanted(ids), top_ids(kRows * 4);
   std::vector<float> want_values(kRows), want_top(kRows * 4);
   Ints want_ids(kRows * 4);
-  LogProbsArgs args{.logits = on_host, .ids = View<const int32_t, 1>(ids.data(), kRows), .count = 4};
-  args.values = View<float, 1>(want_values.data(), kRows);
-  args.top_ids = View<int32_t, 2>(want_ids.data(), kRows, 4), args.top_values = View<float, 2>(want_top.data(), kRows, 4);
+  LogProbsArgs args{.logits = on_host, .ids = view(ids, kRows), .count = 4};
+  args.values = view(want_values, kRows);
+  args.top_ids = view(want_ids, kRows, 4), args.top_values = view(want_top, kRows, 4);
   reference.log_probs(args);
-  args.logits = View<const float, 2>(logits.data(), kRows, kVocab), args.ids = View<const int32_t, 1>(wanted.data(), kRows);
-  args.values = View<float, 1>(found.data(), kRows);
-  args.top_ids = View<int32_t, 2>(top_ids.data(), kRows, 4), args.top_values = View<float, 2>(top_values.data(), kRows, 4);
+  args.logits = view(logits, kRows, kVocab), args.ids = view(wanted, kRows);
+  args.values = view(found, kRows);
+  args.top_ids = view(top_ids, kRows, 4), args.top_values = view(top_values, kRows, 4);
   ops.log_probs(*commands, args);
   EXPECT_EQ(found.get(), want_values);
   EXPECT_EQ(top_ids.get(), want_ids);

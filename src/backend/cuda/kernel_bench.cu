@@ -1,8 +1,6 @@
 // See kernel_bench.h: what the device's memory gives, and how long a list of kernels takes.
 #include "backend/cuda/kernel_bench.h"
 
-#include <algorithm>
-
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/wgmma.h"
 

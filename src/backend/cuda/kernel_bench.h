@@ -2,10 +2,6 @@
 // own file x_bench.cu; times are medians by CUDA events over data far larger than the L2.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "backend/backend.h"
 #include "backend/cuda/commands.h"
 

@@ -1,9 +1,6 @@
 // See kv_ops.h. One warp takes one entry of one head; lists whose length changes from round to round run on a fixed grid.
 #include "backend/cuda/kv_ops.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "backend/cuda/kv_rows.cuh"
 #include "backend/cuda/ptx.h"
 

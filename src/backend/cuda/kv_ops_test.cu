@@ -2,6 +2,7 @@
 #include "backend/cuda/kv_ops.h"
 
 #include "backend/cuda/attention_fixture.h"
+#include "backend/cuda/commands_fixture.h"
 #include "base/test_results.h"
 
 namespace hunch {
@@ -9,6 +10,7 @@ namespace {
 
 using test::KvPair;
 using test::KvShape;
+using test::view;
 
 const std::vector<KvShape> kShapes{{DType::BF16, 2, 1, 128}, {DType::F16, 3, 1, 64}, {DType::F32, 2, 1, 24},
     {DType::Q8_0, 2, 1, 64}, {DType::BF16, 1, 1, 20}, {DType::F8_E4M3, 2, 1, 64}, {DType::F8_E4M3, 1, 1, 20}};
@@ -30,9 +32,9 @@ int64_t differences(const KvStore& a, const KvStore& b, View<const int32_t, 1> p
   return wrong;
 }
 
-TEST(CudaKv, StoresWhatTheReferenceStores) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaKv = test::CommandsTest<>;
+
+TEST_F(CudaKv, StoresWhatTheReferenceStores) {
   for (const KvShape& shape : kShapes) {
     KvPair kv(*commands, shape, 150);
     auto odd = test::random_floats(size_t(3 * shape.kv_heads * shape.head_dim), 5, 1e3f), small = odd;
@@ -44,9 +46,7 @@ TEST(CudaKv, StoresWhatTheReferenceStores) {
   }
 }
 
-TEST(CudaKv, GathersAndMovesBitForBit) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaKv, GathersAndMovesBitForBit) {
   for (const KvShape& shape : kShapes)
     for (const bool shared : {false, true})
       for (const bool coded : {false, true}) {
@@ -70,9 +70,7 @@ TEST(CudaKv, GathersAndMovesBitForBit) {
       }
 }
 
-TEST(CudaKv, ShufflesTheColumnsOfATree) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaKv, ShufflesTheColumnsOfATree) {
   const std::vector<Ints> turns{{0}, {3, 3}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}};
   for (const KvShape& shape : kShapes)
     for (const Ints& from : turns) {
@@ -80,16 +78,14 @@ TEST(CudaKv, ShufflesTheColumnsOfATree) {
       const test::DeviceArray<int32_t> there(from);
       const Ints lengths{7, 5, 6};
       const int64_t count = std::ssize(from);
-      enqueue_shuffle_kv(*commands, {kv.ref(), 57, lengths, View<const int32_t, 1>(there.data(), count)});
-      kv.reference.shuffle_kv({kv.expected_ref(), 57, lengths, View<const int32_t, 1>(from.data(), count)});
+      enqueue_shuffle_kv(*commands, {kv.ref(), 57, lengths, view(there, count)});
+      kv.reference.shuffle_kv({kv.expected_ref(), 57, lengths, view(from, count)});
       ASSERT_TRUE(commands->wait().ok());
       EXPECT_EQ(differences(*kv.store, *kv.expected, kv.pages(), 200), 0) << shape.name();
     }
 }
 
-TEST(CudaKv, MakesTheBoundsOfPages) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaKv, MakesTheBoundsOfPages) {
   for (const KvShape& shape : kShapes)
     for (const bool means : {false, true}) {
       KvShape bounds = shape;

@@ -2,7 +2,6 @@
 #include "backend/cuda/kv_store.h"
 
 #include <cstring>
-#include <vector>
 
 #include "base/half.h"
 

@@ -7,9 +7,6 @@
 
 #include <cuda.h>
 
-#include <cstddef>
-#include <memory>
-
 #include "backend/backend.h"
 #include "backend/cuda/commands.h"
 

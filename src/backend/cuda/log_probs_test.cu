@@ -1,16 +1,17 @@
 // Log-probabilities on the device against the reference.
 #include "backend/cuda/log_probs.h"
 
-#include <cmath>
 #include <cstring>
 #include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "base/test_results.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
@@ -27,9 +28,8 @@ Result on_device(Commands& commands, const std::vector<float>& logits, int64_t r
   test::DeviceArray<float> x(logits), values(filled(rows, -5.0f)), top_values(filled(rows * count, -5.0f));
   test::DeviceArray<int32_t> wanted(ids), top_ids(filled<int32_t>(rows * count, -5));
   enqueue_log_probs(commands,
-      {View<const float, 2>(x.data(), rows, vocab), View<const int32_t, 1>(wanted.data(), rows),
-          View<float, 1>(values.data(), rows), count, View<int32_t, 2>(top_ids.data(), rows, count),
-          View<float, 2>(top_values.data(), rows, count)});
+      {view(x, rows, vocab), view(wanted, rows), view(values, rows), count, view(top_ids, rows, count),
+          view(top_values, rows, count)});
   EXPECT_TRUE(commands.wait().ok());
   return {values.get(), top_values.get(), top_ids.get()};
 }
@@ -42,9 +42,9 @@ void expect_same(const std::vector<float>& got, const std::vector<float>& want) 
   }
 }
 
-TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+using CudaLogProbs = test::HopperTest;
+
+TEST_F(CudaLogProbs, EqualTheReferenceInAnyCompany) {
   ReferenceBackend reference;
   for (const int64_t vocab : {1, 3, 50, 1001, 5003, 151936}) {
     for (const int count : {0, 1, 20, 1500, 2100}) {
@@ -61,9 +61,8 @@ TEST(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       Ints ids;
       for (int64_t r = 0; r < rows; ++r) ids.push_back(int32_t(random() % uint32_t(vocab)));
       Result want{filled(rows, 0.0f), filled(rows * count, 0.0f), filled<int32_t>(rows * count, 0)};
-      reference.log_probs({View<const float, 2>(logits.data(), rows, vocab), View<const int32_t, 1>(ids.data(), rows),
-          View<float, 1>(want.values.data(), rows), count, View<int32_t, 2>(want.top_ids.data(), rows, count),
-          View<float, 2>(want.top_values.data(), rows, count)});
+      reference.log_probs({view(logits, rows, vocab), view(ids, rows), view(want.values, rows), count,
+          view(want.top_ids, rows, count), view(want.top_values, rows, count)});
       const Result got = on_device(*commands, logits, rows, vocab, ids, count);
       expect_same(got.values, want.values);
       expect_same(got.top_values, want.top_values);

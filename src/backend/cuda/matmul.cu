@@ -1,8 +1,6 @@
 // See matmul.h: which form of products_kernel.cuh a call takes, and where its pieces lie.
 #include "backend/cuda/matmul.h"
 
-#include <algorithm>
-
 #include "backend/cuda/chunk_products.h"
 #include "backend/cuda/packed_rows.cuh"
 #include "backend/cuda/plain_products.cuh"

@@ -2,9 +2,6 @@
 // bound, many rows against the tensor cores.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <memory>
-
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"

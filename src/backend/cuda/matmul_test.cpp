@@ -2,11 +2,6 @@
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
 
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <random>
-
 #include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/weights.h"
 #include "backend/reference/reference_backend.h"
@@ -16,6 +11,7 @@ namespace hunch {
 namespace {
 
 using test::DeviceArray, test::gaussian, test::kEncodings;
+using test::view;
 
 struct Matrix : test::Matrix {
   Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) : test::Matrix(dtype, out_dim, in_dim, seed, true) {}
@@ -27,7 +23,7 @@ class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
   std::vector<float> product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows,
       const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
     DeviceArray<float> out(std::vector<float>(size_t(rows * weight.out_dim), 0.25f));
-    const Product products[] = {{&weight, bias, View<float, 2>(out.data(), rows, weight.out_dim)}};
+    const Product products[] = {{&weight, bias, view(out, rows, weight.out_dim)}};
     enqueue_matmul(
         *commands, {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate}, path);
     EXPECT_TRUE(commands->wait().ok());
@@ -37,8 +33,7 @@ class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = std::ssize(ids);
     DeviceArray<float> out(rows * weight.in_dim);
-    enqueue_embed(
-        *commands, {View<const int32_t, 1>(list.data(), rows), &weight, View<float, 2>(out.data(), rows, weight.in_dim)});
+    enqueue_embed(*commands, {view(list, rows), &weight, view(out, rows, weight.in_dim)});
     EXPECT_TRUE(commands->wait().ok());
     return out.get();
   }
@@ -194,7 +189,7 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
       DeviceArray<float> out(gaussian(rows * dim, 9));
       const View<float, 2> to(out.data(), rows, dim);
       const Product both[] = {{gate.get(), nullptr, gate_out}, {up.get(), nullptr, up_out}}, last[] = {{down.get(), nullptr, to}};
-      enqueue_norm(*commands, {.x = before, .weight = scale.data(), .out = View<float, 2>(normed.data(), rows, dim)});
+      enqueue_norm(*commands, {.x = before, .weight = scale.data(), .out = view(normed, rows, dim)});
       if (together) {
         ASSERT_TRUE(enqueue_feed_forward(*commands, {in, gate.get(), up.get(), down.get(), gate_out, up_out, to})) << rows;
       } else {
@@ -217,8 +212,8 @@ TEST_P(CudaProducts, AddTinyResidualsAlike) {
   std::vector<float> first;
   for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
     DeviceArray<float> out(std::vector<float>(size_t(kRows * kDim), -0x1p-130f));
-    const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), kRows, kDim)}};
-    enqueue_matmul(*commands, {View<const float, 2>(x.data(), kRows, kDim), products, true}, path);
+    const Product products[] = {{weight.get(), nullptr, view(out, kRows, kDim)}};
+    enqueue_matmul(*commands, {view(x, kRows, kDim), products, true}, path);
     ASSERT_TRUE(commands->wait().ok());
     if (first.empty()) first = out.get();
     EXPECT_EQ(std::memcmp(first.data(), out.get().data(), first.size() * sizeof(float)), 0) << int(path);
@@ -288,7 +283,7 @@ TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
       together.push_back(std::make_unique<DeviceArray<float>>(size_t(rows * n)));
       products.push_back({weights.back().get(), nullptr, View<float, 2>(together.back()->data(), rows, n)});
     }
-    enqueue_matmul(*commands, {View<const float, 2>(x.data(), rows, 2048), products});
+    enqueue_matmul(*commands, {view(x, rows, 2048), products});
     ASSERT_TRUE(commands->wait().ok());
     for (size_t i = 0; i < weights.size(); ++i)
       EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
@@ -305,16 +300,13 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
       const DeviceArray<float> x(gaussian(rows * inputs)), normed(rows * inputs), gated(rows * inputs), out(rows * kOutputs);
       const View<const float, 2> in(x.data(), rows, inputs);
       const View<float, 2> norm(normed.data(), rows, inputs), gate(gated.data(), rows, inputs);
-      const Product products[] = {{weight.get(), nullptr, View<float, 2>(out.data(), rows, kOutputs)}};
+      const Product products[] = {{weight.get(), nullptr, view(out, rows, kOutputs)}};
       const NormArgs norm_args{.x = in, .weight = scale.data(), .out = norm};
       const GateArgs gate_args{.gate = in, .up = norm, .out = gate};
 
       // What wider rows left behind these is not read.
       const DeviceArray<float> bad(std::vector<float>(size_t(rows * kWide), NAN));
-      enqueue_norm(*commands,
-          {.x = View<const float, 2>(bad.data(), rows, kWide),
-              .weight = scale.data(),
-              .out = View<float, 2>(bad.data(), rows, kWide)});
+      enqueue_norm(*commands, {.x = view(bad, rows, kWide), .weight = scale.data(), .out = view(bad, rows, kWide)});
       enqueue_norm(*commands, norm_args);
       enqueue_matmul(*commands, {norm, products});
       ASSERT_TRUE(commands->wait().ok());
@@ -381,10 +373,10 @@ TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
   std::vector<float> first;
   for (int round = 0; round < 6; ++round) {
     for (int repeat = 0; repeat < 10; ++repeat) {
-      const Product a[] = {{up.get(), nullptr, View<float, 2>(middle.data(), 4, 4096)}};
+      const Product a[] = {{up.get(), nullptr, view(middle, 4, 4096)}};
       enqueue_matmul(*commands, {View<const float, 2>(repeat ? out.data() : x.data(), 4, 2048), a});
-      const Product b[] = {{down.get(), nullptr, View<float, 2>(out.data(), 4, 2048)}};
-      enqueue_matmul(*commands, {View<const float, 2>(middle.data(), 4, 4096), b});
+      const Product b[] = {{down.get(), nullptr, view(out, 4, 2048)}};
+      enqueue_matmul(*commands, {view(middle, 4, 4096), b});
     }
     ASSERT_TRUE(commands->wait().ok());
     if (round == 0) first = out.get();

@@ -1,7 +1,6 @@
 // See nsa.h. Here: paths of trees, what the kernels are told, which of them run.
 #include "backend/cuda/nsa.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "backend/cuda/nsa_compress.cuh"

@@ -6,10 +6,6 @@
 // Device memory: q, gates, out, chosen, entries. Host memory: everything else.
 #pragma once
 
-#include <span>
-#include <string>
-#include <vector>
-
 #include "backend/cuda/commands.h"
 #include "backend/cuda/nsa_args.h"
 #include "backend/ops/nsa.h"

@@ -7,8 +7,6 @@
 // leaves its state bit for bit as it was. So groups of any size give a row the same bits.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/cuda/kv_store.h"
 
 namespace hunch {

@@ -1,8 +1,6 @@
 // Natively trained sparse attention alone, for `hunch bench kernels --only nsa`: the kernels' study of SSV. 32 query heads and 8
 // KV heads of 64, compression 32 by 16, 16 blocks of 64, a window of 512. Rows of a draft ask alike (each the one before and some
 // noise), so that the blocks that neighbours select overlap; how much stands in the name.
-#include <cmath>
-#include <random>
 #include <set>
 #include <sstream>
 

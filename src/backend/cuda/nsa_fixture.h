@@ -2,7 +2,6 @@
 #pragma once
 
 #include <random>
-#include <vector>
 
 #include "backend/cuda/device_test.h"
 #include "backend/cuda/nsa.h"

@@ -1,9 +1,8 @@
 // Natively trained sparse attention on the device: the values of plain loops, and a row's bits in any group and tree.
-#include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/nsa_fixture.h"
 #include "backend/ops/nsa.h"
 #include "base/test_results.h"
@@ -14,6 +13,7 @@ namespace {
 using test::DeviceArray;
 using test::NsaQuestion;
 using test::NsaStore;
+using test::view;
 
 struct Answer {
   std::vector<float> out;
@@ -39,9 +39,8 @@ class Bench {
     NsaRows run;
     run.raw = raw.plane, run.compressed = compressed.plane, run.raw_pages = raw.table(),
     run.compressed_pages = compressed.table();
-    run.q = View<const float, 3>(q.data(), rows, x.heads, x.dim),
-    run.gates = View<const float, 2>(gates.data(), rows, 3 * x.heads);
-    run.out = View<float, 3>(out.data(), rows, x.heads, x.dim);
+    run.q = view(q, rows, x.heads, x.dim), run.gates = view(gates, rows, 3 * x.heads);
+    run.out = view(out, rows, x.heads, x.dim);
     run.positions = x.positions, run.parents = x.parents;
     DeviceArray<uint16_t> owned(x.owned_rows);
     if (!x.parents.empty()) {
@@ -327,7 +326,7 @@ class Stores {
     on_host = {&c.settings, key.data(), value.data(), offset.data(), frequencies.data(), 1.2f};
     on_device = {&c.settings, device_key->data(), device_value->data(), device_offset->data(), device_frequencies->data(), 1.2f};
   }
-  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(pages_.data(), std::ssize(pages_)); }
+  View<const int32_t, 1> pages() const { return view(pages_); }
   // Entries of layer 1: [entry][kv_head][K, V].
   void set(int64_t entry, const std::vector<float>& kv) {
     const KvPlane plane = static_cast<CudaKvStore&>(*raw).plane(1);
@@ -370,19 +369,18 @@ std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, cons
       .first = c.settings.rows_of(known),
       .last = c.settings.rows_of(before)});
   NsaRun run{.num_rows = rows, .kv = kv, .rows = compressed};
-  run.last = View<const int32_t, 1>(positions.data(), rows), run.tree.parents = parents, run.tree.first_entry = positions[0];
+  run.last = view(positions, rows), run.tree.parents = parents, run.tree.first_entry = positions[0];
   NsaAttentionArgs args{.layer = 1, .nsa = stores.on_device, .scale = 1 / std::sqrt(float(c.dim))};
-  args.q = View<const float, 3>(device_q.data(), rows, c.heads, c.dim),
-  args.gates = View<const float, 2>(gates.data(), rows, 3 * c.heads);
-  args.out = View<float, 3>(out.data(), rows, c.heads, c.dim), args.runs = std::span<const NsaRun>(&run, 1);
+  args.q = view(device_q, rows, c.heads, c.dim), args.gates = view(gates, rows, 3 * c.heads);
+  args.out = view(out, rows, c.heads, c.dim), args.runs = std::span<const NsaRun>(&run, 1);
   nsa.enqueue(commands, args);
   EXPECT_TRUE(commands.wait().ok());
   return out.get();
 }
 
-TEST(CudaNsaOps, CompressAsTheHostDoes) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+using CudaNsaOps = test::HopperTest;
+
+TEST_F(CudaNsaOps, CompressAsTheHostDoes) {
   CudaNsa nsa;
   for (Case c : kCases)
     for (const auto kind : {NsaShape::Kind::Weighted, NsaShape::Kind::Linear})
@@ -411,9 +409,7 @@ TEST(CudaNsaOps, CompressAsTheHostDoes) {
       }
 }
 
-TEST(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
   CudaNsa nsa;
   std::mt19937 random(6);
   for (const Case& c : kCases)

@@ -3,8 +3,6 @@
 // only, so the sums have one order.
 #include "backend/cuda/rank.h"
 
-#include <algorithm>
-
 #include "backend/cuda/ptx.h"
 
 namespace hunch {

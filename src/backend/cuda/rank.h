@@ -3,8 +3,6 @@
 // or in its place for greedy rows, of which nothing else is wanted.
 #pragma once
 
-#include <span>
-
 #include "backend/cuda/commands.h"
 #include "backend/cuda/noise.cuh"
 #include "backend/cuda/select.cuh"

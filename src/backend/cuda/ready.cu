@@ -1,8 +1,6 @@
 // See ready.h. A warp a head of a row, of Q, K or V, or a row to copy.
 #include "backend/cuda/ready.h"
 
-#include <algorithm>
-
 #include "backend/cuda/kv_ops.h"
 #include "backend/cuda/kv_rows.cuh"
 #include "backend/cuda/ptx.h"

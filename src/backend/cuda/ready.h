@@ -2,9 +2,6 @@
 // (ops/rope.h), rows of K and V stored (ops/kv.h), and rows copied that are wanted only later (ops/copy.h).
 #pragma once
 
-#include <span>
-#include <vector>
-
 #include "backend/backend.h"
 #include "backend/cuda/commands.h"
 

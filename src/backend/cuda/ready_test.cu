@@ -9,6 +9,7 @@ namespace {
 using test::DeviceArray;
 using test::KvPair;
 using test::KvShape;
+using test::view;
 
 TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
   HUNCH_NEEDS_DEVICE();
@@ -48,7 +49,7 @@ TEST(CudaReady, TurnsStoresAndCopiesInOneLaunch) {
           .first_entry = entry};
     };
     const std::vector<StoreKvArgs> stores{store(first, 0, 4, 62), store(second, 4, 2, 3), store(third, 4, 2, 64)};
-    const CopyRowsArgs copy{.from = View<const float, 2>(on_line.data(), 1, 33), .to = View<float, 2>(copied.data(), 2, 33)};
+    const CopyRowsArgs copy{.from = view(on_line, 1, 33), .to = view(copied, 2, 33)};
     EXPECT_TRUE(commands->settled());
     ready.enqueue(*commands, args(on_q.data(), on_k.data(), on_weight.data(), on_angles.data()), std::span(stores).first(2),
         std::span(&copy, 1));

@@ -2,10 +2,7 @@
 #include "backend/cuda/ready.h"
 #include "backend/cuda/rows.h"
 
-#include <cmath>
-#include <cstring>
-
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "backend/test_inputs.h"
 
@@ -13,6 +10,7 @@ namespace hunch {
 namespace {
 
 using test::strided;
+using test::view;
 
 std::vector<float> gaussian(size_t n, uint32_t seed) { return test::gaussian(int64_t(n), seed, 2); }
 
@@ -22,9 +20,9 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
     ASSERT_NEAR(got[i], want[i], tolerance * std::max(1.0, std::abs(double(want[i])))) << "element " << i;
 }
 
-TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaNorm = test::CommandsTest<>;
+
+TEST_F(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
   ReferenceBackend reference;
   for (const int64_t n : {1, 3, 64, 80, 128, 1000, 1024, 1027, 2048, 4096, 5003, 8192, 12288}) {
     for (const int64_t rows : {1, 2, 7, 33}) {
@@ -51,9 +49,9 @@ TEST(CudaNorm, EqualsTheReferenceAndDoesNotDependOnOtherRows) {
   }
 }
 
-TEST(CudaGate, EqualsTheReference) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaGate = test::CommandsTest<>;
+
+TEST_F(CudaGate, EqualsTheReference) {
   ReferenceBackend reference;
   for (const int64_t n : {1, 5, 1000, 12288})
     for (const int64_t pad : {0, 1}) {
@@ -77,9 +75,9 @@ TEST(CudaGate, EqualsTheReference) {
     }
 }
 
-TEST(CudaRope, EqualsTheReferenceInBothPairings) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaRope = test::CommandsTest<>;
+
+TEST_F(CudaRope, EqualsTheReferenceInBothPairings) {
   ReferenceBackend reference;
   const std::vector<int32_t> positions{0, 1, 77, 30001, 131071, 1000000};
   const int64_t rows = std::ssize(positions);
@@ -92,28 +90,26 @@ TEST(CudaRope, EqualsTheReferenceInBothPairings) {
         std::vector<float> angles(rows * half * 2);
         test::DeviceArray<float> freq(inv_freq), device(x), cos_sin(angles.size());
         const View<const int32_t, 1> at(positions.data(), rows);
-        enqueue_rope_angles(
-            *commands, {at, View<const float, 1>(freq.data(), half), 1.25f, View<float, 3>(cos_sin.data(), rows, half, 2)});
-        ReadyHeadsArgs args{View<float, 3>(device.data(), rows, heads, dim), View<float, 3>(device.data(), rows, 0, dim)};
-        args.cos_sin = View<const float, 3>(cos_sin.data(), rows, half, 2), args.pairs = pairs;
+        enqueue_rope_angles(*commands, {at, view(freq, half), 1.25f, view(cos_sin, rows, half, 2)});
+        ReadyHeadsArgs args{view(device, rows, heads, dim), view(device, rows, 0, dim)};
+        args.cos_sin = view(cos_sin, rows, half, 2), args.pairs = pairs;
         CudaReady().enqueue(*commands, args, {}, {});
         ASSERT_TRUE(commands->wait().ok());
-        reference.rope_angles(
-            {at, View<const float, 1>(inv_freq.data(), half), 1.25f, View<float, 3>(angles.data(), rows, half, 2)});
+        reference.rope_angles({at, view(inv_freq, half), 1.25f, view(angles, rows, half, 2)});
         expect_near(cos_sin.get(), angles, 3e-7);
-        reference.rope({View<float, 3>(x.data(), rows, heads, dim), View<const float, 3>(angles.data(), rows, half, 2), pairs});
+        reference.rope({view(x, rows, heads, dim), view(angles, rows, half, 2), pairs});
         expect_near(device.get(), x, 3e-6);
       }
 }
 
+using CudaRows = test::CommandsTest<>;
+
 // Guesses of many lengths: rows that come and go leave a graph's grids as they are.
-TEST(CudaRows, OfSeveralNumbersShareGrids) {
-  HUNCH_NEEDS_DEVICE();
+TEST_F(CudaRows, OfSeveralNumbersShareGrids) {
   EXPECT_EQ(grid_rows(0), 1);
   for (const auto& [rows, grid] :
       {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {3, 4}, {9, 16}, {17, 24}, {25, 32}, {97, 128}, {512, 512}})
     EXPECT_EQ(grid_rows(rows), grid) << rows;
-  auto commands = Commands::make().value();
   constexpr int64_t kDim = 2048;
   const auto x = gaussian(16 * kDim, 4);
   test::DeviceArray<float> in(x), out(x.size()), weight(gaussian(kDim, 5));

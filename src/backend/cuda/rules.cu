@@ -1,10 +1,6 @@
 // See rules.h. Values are those of backend/ops/logit_patch.cpp, bit for bit.
 #include "backend/cuda/rules.h"
 
-#include <algorithm>
-#include <memory>
-#include <utility>
-
 #include "backend/cuda/ptx.h"
 
 namespace hunch {

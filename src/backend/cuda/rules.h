@@ -3,8 +3,6 @@
 // vocabulary, brought up to date with each call.
 #pragma once
 
-#include <vector>
-
 #include "backend/cuda/commands.h"
 #include "backend/ops/sample.h"
 #include "tensor/buffer.h"

@@ -2,15 +2,15 @@
 #include "backend/cuda/rules.h"
 
 #include <cmath>
-#include <cstring>
-#include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/ops/logit_patch.h"
 #include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 struct EveryThird final : TokenMask {  // allows ids that are 0 mod 3 behind an even number of drafts, else every other word
   explicit EveryThird(int64_t vocab) : words_(size_t(vocab + 31) / 32) {}
@@ -38,9 +38,9 @@ std::vector<LogitRules> rules(int64_t vocab) {
   };
 }
 
-TEST(CudaRules, GiveTheRowsOfTheHost) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaRules = test::CommandsTest<>;
+
+TEST_F(CudaRules, GiveTheRowsOfTheHost) {
   constexpr int64_t kRows = 6;
   std::mt19937 random(3);
   RuledRows ruled;
@@ -64,7 +64,7 @@ TEST(CudaRules, GiveTheRowsOfTheHost) {
           if (!state.reads_drafts()) drafts[2] = -1;
           const Ints parents = {-1, 0, 1, 1, 3, 0};
           for (const bool tree : {false, true}) {
-            SampleArgs args{.logits = View<const float, 2>(logits.data(), kRows, vocab), .state = &state};
+            SampleArgs args{.logits = view(logits, kRows, vocab), .state = &state};
             args.drafts = View<const int32_t, 1>(drafts, kRows - 1);
             if (tree) args.parents = parents;
             args.blind = random() % 2;

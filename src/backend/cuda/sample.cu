@@ -5,10 +5,6 @@
 // those that could be first or second are computed again in fp64.
 #include "backend/cuda/sample.h"
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
 #include "backend/cuda/noise.cuh"
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/rank.h"

@@ -2,8 +2,6 @@
 // survivors, scores and probabilities are computed in fp64 as the reference does, after filters in fp32 and integers.
 #pragma once
 
-#include <span>
-
 #include "backend/cuda/commands.h"
 #include "backend/ops/sample.h"
 

@@ -1,16 +1,14 @@
 // Sampling on the device: the reference's tokens, seconds and supports.
 #include "backend/cuda/sample.h"
 
-#include <cmath>
-#include <cstring>
-#include <random>
-
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
@@ -43,9 +41,9 @@ Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t 
   if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
-  args.tokens = View<int32_t, 1>(tokens.data(), rows), args.seconds = View<int32_t, 1>(seconds.data(), rows);
-  args.leads = View<float, 1>(leads.data(), rows);
-  if (want_probs) args.probs = View<float, 2>(probs.data(), rows, vocab);
+  args.tokens = view(tokens, rows), args.seconds = view(seconds, rows);
+  args.leads = view(leads, rows);
+  if (want_probs) args.probs = view(probs, rows, vocab);
   enqueue_sample(commands, args);
   EXPECT_TRUE(commands.wait().ok());
   return {tokens.get(), seconds.get(), probs.get(), leads.get()};
@@ -57,8 +55,8 @@ Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const Samp
   const size_t count = rows;
   Sampled out{Ints(count), Ints(count), std::vector<float>(logits.size()), std::vector<float>(count)};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
-  args.tokens = View<int32_t, 1>(out.tokens.data(), rows), args.seconds = View<int32_t, 1>(out.seconds.data(), rows);
-  args.leads = View<float, 1>(out.leads.data(), rows), args.probs = View<float, 2>(out.probs.data(), rows, vocab);
+  args.tokens = view(out.tokens, rows), args.seconds = view(out.seconds, rows);
+  args.leads = view(out.leads, rows), args.probs = view(out.probs, rows, vocab);
   ReferenceBackend reference;
   reference.sample(args);
   return out;
@@ -92,9 +90,9 @@ void expect_reference(
   }
 }
 
-TEST(CudaSample, GivesLeadsWithoutSeconds) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+using CudaSample = test::HopperTest;
+
+TEST_F(CudaSample, GivesLeadsWithoutSeconds) {
   const int64_t vocab = 1000, rows = 6;
   const auto logits = gaussian(vocab * rows, 2.5f);
   for (const SamplingParams& params : kParams) {
@@ -104,7 +102,7 @@ TEST(CudaSample, GivesLeadsWithoutSeconds) {
     test::DeviceArray<int32_t> tokens(rows);
     const auto positions = positions_from(0, rows);
     SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
-    args.tokens = View<int32_t, 1>(tokens.data(), rows), args.leads = View<float, 1>(leads.data(), rows);
+    args.tokens = view(tokens, rows), args.leads = view(leads, rows);
     enqueue_sample(*commands, args);
     ASSERT_TRUE(commands->wait().ok());
     const auto got = leads.get();
@@ -112,9 +110,7 @@ TEST(CudaSample, GivesLeadsWithoutSeconds) {
   }
 }
 
-TEST(CudaSample, ChoosesTheTokensOfTheReference) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, ChoosesTheTokensOfTheReference) {
   for (const int64_t vocab : {1, 2, 15, 32, 63, 65, 257, 1000, 5003})
     for (const SamplingParams& params : kParams) {
       expect_reference(*commands, gaussian(vocab * 12, 2.5f), vocab, params);
@@ -122,9 +118,7 @@ TEST(CudaSample, ChoosesTheTokensOfTheReference) {
     }
 }
 
-TEST(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
   for (const int64_t vocab : {151936, 262144, 128007})
     for (const SamplingParams& params : kParams) {
       expect_reference(*commands, gaussian(vocab * 3, 1.0f + float(vocab % 3)), vocab, params, 100000);
@@ -132,9 +126,7 @@ TEST(CudaSample, ChoosesTheTokensOfTheReferenceInLargeVocabularies) {
     }
 }
 
-TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000, 20000}) {
     std::vector<float> logits(vocab * 2);
@@ -146,9 +138,7 @@ TEST(CudaSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   }
 }
 
-TEST(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f})
     for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
       expect_reference(*commands, gaussian(700 * 800, spread), 700, params);
@@ -159,9 +149,7 @@ TEST(CudaSample, FindsTheWinnerAmongThousandsOfDraws) {
   EXPECT_EQ(on_device(*commands, far, 700, {1, 0, 1, 0}).tokens[0], 699);
 }
 
-TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, ReachesTopPExactlyAmongManyEquals) {
   for (const int64_t vocab : {512, 2048, 16384})
     for (const float top_p : {0.5f, 0.75f, 0.25f}) {
       const Sampled sampled = on_device(*commands, std::vector<float>(size_t(vocab), 1.5f), vocab, {1, 0, top_p, 0});
@@ -169,9 +157,7 @@ TEST(CudaSample, ReachesTopPExactlyAmongManyEquals) {
     }
 }
 
-TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
   for (const int64_t vocab : {20, 1100})
     for (const float odd : {kInf, -kInf, kNan})
       for (const int64_t many : {int64_t(1), vocab - 1, vocab}) {
@@ -187,9 +173,7 @@ TEST(CudaSample, HandlesInfinitiesAndNanLikeTheReference) {
       }
 }
 
-TEST(CudaSample, GivesARowTheSameBitsInAnyCompany) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 5001, kRows = 40;
   const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
@@ -216,8 +200,8 @@ Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int6
   test::DeviceArray<int32_t> tokens(rows), ids(rows * k);
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
-  args.tokens = View<int32_t, 1>(tokens.data(), rows);
-  args.ranked = View<int32_t, 2>(ids.data(), rows, k), args.shares = View<float, 2>(shares.data(), rows, k);
+  args.tokens = view(tokens, rows);
+  args.ranked = view(ids, rows, k), args.shares = view(shares, rows, k);
   enqueue_sample(commands, args);
   EXPECT_TRUE(commands.wait().ok());
   return {ids.get(), tokens.get(), shares.get()};
@@ -227,15 +211,13 @@ Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const 
   Ranks out{Ints(size_t(rows * k)), Ints(size_t(rows)), std::vector<float>(size_t(rows * k))};
   const auto positions = positions_from(0, rows);
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
-  args.tokens = View<int32_t, 1>(out.tokens.data(), rows);
-  args.ranked = View<int32_t, 2>(out.ids.data(), rows, k), args.shares = View<float, 2>(out.shares.data(), rows, k);
+  args.tokens = view(out.tokens, rows);
+  args.ranked = view(out.ids, rows, k), args.shares = view(out.shares, rows, k);
   ReferenceBackend().sample(args);
   return out;
 }
 
-TEST(CudaSample, RanksTheIdsOfTheReference) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, RanksTheIdsOfTheReference) {
   std::mt19937 random(8);
   for (const int64_t vocab : {1, 2, 17, 65, 1000, 5003, 151936})
     for (const int64_t k : {1, 10, 64})
@@ -256,9 +238,7 @@ TEST(CudaSample, RanksTheIdsOfTheReference) {
         }
 }
 
-TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 5000, kRows = 9, kBest = 12;
   const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
@@ -272,9 +252,7 @@ TEST(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
   }
 }
 
-TEST(CudaSample, TakesManyCallsInOneLaunch) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaSample, TakesManyCallsInOneLaunch) {
   constexpr int64_t kVocab = 3000;
   const int64_t calls = int64_t(std::size(kParams));
   const auto logits = gaussian(kVocab * 2 * calls, 2);

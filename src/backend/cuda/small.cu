@@ -1,8 +1,5 @@
 #include "backend/cuda/small.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "backend/cuda/ptx.h"
 
 namespace hunch {

@@ -3,11 +3,13 @@
 
 #include <numeric>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "base/test_results.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 template <class T>
 View<T, 2> columns(T* values, int64_t rows, int64_t stride, int64_t first, int64_t count) {
@@ -16,18 +18,18 @@ View<T, 2> columns(T* values, int64_t rows, int64_t stride, int64_t first, int64
   return view;
 }
 
-TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaCopies = test::CommandsTest<>;
+
+TEST_F(CudaCopies, PutRowsSideBySideInWiderRows) {
   for (const int64_t rows : {1, 3, 40})
     for (const int64_t n : {1, 7, 130, 4096}) {
       const int64_t width = 3 * n + 1;
       std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const test::DeviceArray<float> from_a(a), from_b(b), from_one(one), to(std::vector<float>(size_t(rows * width), -5.0f));
-      const std::vector<CopyRowsArgs> calls{{View<const float, 2>(from_a.data(), rows, n), columns(to.data(), rows, width, 0, n)},
+      const std::vector<CopyRowsArgs> calls{{view(from_a, rows, n), columns(to.data(), rows, width, 0, n)},
           {columns<const float>(from_b.data(), rows, n + 2, 1, n), columns(to.data(), rows, width, n, n)},
-          {View<const float, 2>(from_one.data(), 1, n), columns(to.data(), rows, width, 2 * n, n)}};
+          {view(from_one, 1, n), columns(to.data(), rows, width, 2 * n, n)}};
       enqueue_copy_rows(*commands, calls);
       ASSERT_TRUE(commands->wait().ok());
       const auto out = to.get();
@@ -42,21 +44,17 @@ TEST(CudaCopies, PutRowsSideBySideInWiderRows) {
     }
 }
 
-TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   std::vector<float> from(7 * 600);
   std::iota(from.begin(), from.end(), 1.0f);
   const Ints index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const test::DeviceArray<float> x(from), to(std::vector<float>(4 * 600));
   const test::DeviceArray<int32_t> there(index), ids(tokens), chosen(Ints(3)), first(2);
   const Ints places{3, 1, 1};
-  const CopyRowsArgs copy{
-      View<const float, 2>(x.data(), 7, 600), View<float, 2>(to.data(), 4, 600), View<const int32_t, 1>(there.data(), 4)};
+  const CopyRowsArgs copy{view(x, 7, 600), view(to, 4, 600), view(there, 4)};
   enqueue_copy_rows(*commands, std::span(&copy, 1));
   const View<const int32_t, 1> all(ids.data(), 4);
-  const CopyTokensArgs copies[] = {
-      {all, View<int32_t, 1>(chosen.data(), 3), places}, {all.slice(2, 2), View<int32_t, 1>(first.data(), 2)}};
+  const CopyTokensArgs copies[] = {{all, view(chosen, 3), places}, {all.slice(2, 2), view(first, 2)}};
   enqueue_copy_tokens(*commands, copies);
   ASSERT_TRUE(commands->wait().ok());
   const auto out = to.get();
@@ -66,9 +64,7 @@ TEST(CudaCopies, TakeTheRowsAndTokensThatAnIndexNames) {
   EXPECT_EQ(first.get(), (Ints{9, -1}));
 }
 
-TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
   for (const int64_t whole : {10, 3000, 151936})
     for (const int64_t step : {1, 3, 7})
       for (const int64_t rows : {1, 5}) {
@@ -79,9 +75,7 @@ TEST(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         std::iota(from.begin(), from.end(), 1.0f);
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);
-        enqueue_scatter_columns(*commands,
-            {View<const float, 2>(x.data(), rows, n), View<const int32_t, 1>(map.data(), n),
-                columns(to.data(), rows, width, 0, whole)});
+        enqueue_scatter_columns(*commands, {view(x, rows, n), view(map, n), columns(to.data(), rows, width, 0, whole)});
         ASSERT_TRUE(commands->wait().ok());
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < n; ++i) expected[r * width + ids[i]] = from[r * n + i];

@@ -2,8 +2,6 @@
 // reach too, only slower. A request that comes when the device is full must not end the program.
 #pragma once
 
-#include <cstddef>
-
 #include "tensor/buffer.h"
 
 namespace hunch {

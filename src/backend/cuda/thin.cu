@@ -1,8 +1,6 @@
 // See thin.h. The host's definitions, in its order of additions.
 #include "backend/cuda/thin.h"
 
-#include <algorithm>
-
 #include "backend/cuda/experts.h"
 #include "backend/cuda/gate.cuh"
 #include "backend/cuda/ptx.h"

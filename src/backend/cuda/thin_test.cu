@@ -2,9 +2,8 @@
 #include "backend/cuda/thin.h"
 
 #include <cmath>
-#include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/test_inputs.h"
 
 namespace hunch {
@@ -12,9 +11,9 @@ namespace {
 
 using test::DeviceArray;
 
-TEST(CudaThin, LeavesOutTheChannelsOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaThin = test::CommandsTest<>;
+
+TEST_F(CudaThin, LeavesOutTheChannelsOfTheReference) {
   for (const int64_t rows : {1, 2, 9})
     for (const int64_t width : {5, 256, 1000})
       for (const bool by_row : {false, true}) {
@@ -36,9 +35,7 @@ TEST(CudaThin, LeavesOutTheChannelsOfTheReference) {
       }
 }
 
-TEST(CudaThin, LeavesOutTheExpertsOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+TEST_F(CudaThin, LeavesOutTheExpertsOfTheReference) {
   std::mt19937 random(3);
   for (const int64_t rows : {1, 3, 300})
     for (const int64_t k : {1, 2, 8, 40})

@@ -3,9 +3,6 @@
 // memory while three histograms find the threshold (select.cuh), then writes its indices behind those of the warps before it.
 #include "backend/cuda/top_k.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/select.cuh"
 #include "backend/reference/reference_backend.h"

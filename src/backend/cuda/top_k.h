@@ -4,8 +4,6 @@
 // count <= 12,000, spread is 0 or 16 and scores are aligned to 16 bytes; sets that are not so go to the clusters.
 #pragma once
 
-#include <span>
-
 #include "backend/cuda/commands.h"
 #include "backend/ops/top_k.h"
 

@@ -1,10 +1,9 @@
 // Selection on the device: the reference's indices, every one.
 #include "backend/cuda/top_k.h"
 
-#include <cmath>
 #include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "base/test_results.h"
 
@@ -91,9 +90,9 @@ void expect_reference(Commands& commands, const std::vector<Set>& all) {
   }
 }
 
-TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+using CudaTopK = test::HopperTest;
+
+TEST_F(CudaTopK, ChoosesWhatTheReferenceChooses) {
   for (const bool many : {false, true}) {
     std::vector<Set> all;
     for (const int64_t n : {1, 2, 3, 127, 128, 129, 1000, 4099, 20000})
@@ -110,9 +109,7 @@ TEST(CudaTopK, ChoosesWhatTheReferenceChooses) {
   }
 }
 
-TEST(CudaTopK, SpreadsForwardBitForBit) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, SpreadsForwardBitForBit) {
   std::vector<Set> all;
   for (const int spread : {1, 2, 3, 4, 5, 6, 7, 8, 10, 13, 16, 17, 22, 29, 31, 32})
     for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Ties, Kind::Odd})
@@ -127,9 +124,7 @@ TEST(CudaTopK, SpreadsForwardBitForBit) {
   expect_reference(*commands, far);
 }
 
-TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, ReadsAgainWhatItCannotHold) {
   // Few sets: 393,216 entries are held; many: 131,072.
   expect_reference(*commands,
       {{Kind::Uniform, 131072, 9175, 16, 4, 64}, {Kind::Wide, 420001, 30000, 16, 4, 64, 1, 3}, {Kind::Ties, 400000, 77777}});
@@ -144,9 +139,7 @@ TEST(CudaTopK, ReadsAgainWhatItCannotHold) {
 }
 
 // Enough sets for one block each: short sets, long ones, both together, and those that no block can do alone among them.
-TEST(CudaTopK, ChoosesTheSameSetBySet) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, ChoosesTheSameSetBySet) {
   for (const int spread : {16, 0}) {
     std::vector<Set> all;
     for (const Kind kind : {Kind::Uniform, Kind::Wide, Kind::Heaps})
@@ -174,9 +167,7 @@ TEST(CudaTopK, ChoosesTheSameSetBySet) {
 }
 
 // Sets that a block's memory holds, few rows of them and many.
-TEST(CudaTopK, ChoosesBlocksOfEntriesABlockASet) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, ChoosesBlocksOfEntriesABlockASet) {
   for (const int64_t n : {39, 1280, 3584, 8192, 8193, 16384, 20000, 49152})
     for (const int spread : {2, 0, 16}) {
       std::vector<Set> all;
@@ -186,17 +177,13 @@ TEST(CudaTopK, ChoosesBlocksOfEntriesABlockASet) {
     }
 }
 
-TEST(CudaTopK, RepeatsManySetsAsOneGraph) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, RepeatsManySetsAsOneGraph) {
   for (int64_t n = 4100; n < 4100 + 4 * (Commands::kRecordAt + 4); n += 4)
     expect_reference(*commands, {{Kind::Wide, n, n / 14, 16, 4, 8, 140}});
   EXPECT_EQ(commands->counters().graph_launches, 4u);
 }
 
-TEST(CudaTopK, RepeatsAsOneGraph) {
-  HUNCH_NEEDS_HOPPER();
-  auto commands = Commands::make().value();
+TEST_F(CudaTopK, RepeatsAsOneGraph) {
   for (int64_t n = 1000; n < 1004 + Commands::kRecordAt; ++n)
     expect_reference(*commands, {{Kind::Uniform, n, n / 9, 16, 4, 8, 20}});
   EXPECT_EQ(commands->counters().graph_launches, 4u);

@@ -3,21 +3,14 @@
 
 #include <random>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "base/test_results.h"
 
 namespace hunch {
 namespace {
 
-template <class T>
-View<T, 1> all(std::vector<T>& x) {
-  return View<T, 1>(x.data(), std::ssize(x));
-}
-template <class T>
-View<T, 1> all(const test::DeviceArray<T>& x) {
-  return View<T, 1>(x.data(), std::ssize(x));
-}
+using test::view;
 
 struct Shape {
   int depth, k, rows, most;
@@ -31,8 +24,8 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
   for (int32_t& id : own) id = int32_t(random() % 5000);
   const test::DeviceArray<int32_t> tokens_there(tokens), parents_there(parents), frontier_there(frontier), own_there(own);
   const test::DeviceArray<double> chances_there(chances);
-  const TreeSlots here{all(tokens), all(parents), all(chances), all(frontier)},
-      there{all(tokens_there), all(parents_there), all(chances_there), all(frontier_there)};
+  const TreeSlots here{view(tokens), view(parents), view(chances), view(frontier)},
+      there{view(tokens_there), view(parents_there), view(chances_there), view(frontier_there)};
   int64_t slots = 0;
   for (int level = 0, rows = 1; level < shape.depth; ++level) {
     const size_t count = size_t(rows * shape.k),
@@ -46,13 +39,11 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
     const test::DeviceArray<int32_t> ranked_there(ranked), ids_there(ids), from_there(from);
     const test::DeviceArray<float> shares_there(shares);
     const bool other_ids = level % 2;
-    reference.grow_tree(
-        {here, slots, View<const int32_t, 2>(ranked.data(), rows, shape.k), View<const float, 2>(shares.data(), rows, shape.k),
-            all(ids), all(from), other_ids ? all(own) : View<const int32_t, 1>{}});
+    reference.grow_tree({here, slots, view(ranked, rows, shape.k), view(shares, rows, shape.k), view(ids), view(from),
+        other_ids ? view(own) : View<const int32_t, 1>{}});
     enqueue_grow_tree(commands,
-        {there, slots, View<const int32_t, 2>(ranked_there.data(), rows, shape.k),
-            View<const float, 2>(shares_there.data(), rows, shape.k), all(ids_there), all(from_there),
-            other_ids ? all(own_there) : View<const int32_t, 1>{}});
+        {there, slots, view(ranked_there, rows, shape.k), view(shares_there, rows, shape.k), view(ids_there), view(from_there),
+            other_ids ? view(own_there) : View<const int32_t, 1>{}});
     ASSERT_TRUE(commands.wait().ok());
     ASSERT_EQ(ids_there.get(), ids);
     ASSERT_EQ(from_there.get(), from);
@@ -64,17 +55,17 @@ void grow_both(Commands& commands, std::mt19937& random, const Shape& shape) {
   ASSERT_EQ(frontier_there.get(), frontier);
   Ints nodes(most), node_parents(most), number(1);
   const test::DeviceArray<int32_t> nodes_there(nodes), node_parents_there(nodes), number_there(number);
-  reference.choose_nodes({here, slots, all(nodes), all(node_parents), all(number)});
-  enqueue_choose_nodes(commands, {there, slots, all(nodes_there), all(node_parents_there), all(number_there)});
+  reference.choose_nodes({here, slots, view(nodes), view(node_parents), view(number)});
+  enqueue_choose_nodes(commands, {there, slots, view(nodes_there), view(node_parents_there), view(number_there)});
   ASSERT_TRUE(commands.wait().ok());
   EXPECT_EQ(number_there.get(), number);
   EXPECT_EQ(nodes_there.get(), nodes);
   EXPECT_EQ(node_parents_there.get(), node_parents);
 }
 
-TEST(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaTree = test::CommandsTest<>;
+
+TEST_F(CudaTree, GrowsAndChoosesWhatTheReferenceDoes) {
   std::mt19937 random(11);
   for (const Shape& shape :
       {Shape{1, 1, 1, 1}, {1, 16, 1, 9}, {6, 10, 10, 60}, {3, 16, 16, 1000}, {40, 16, 16, 255}, {7, 4, 2, 500}})

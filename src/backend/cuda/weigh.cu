@@ -3,8 +3,6 @@
 // that it may win.
 #include "backend/cuda/weigh.h"
 
-#include <vector>
-
 #include "backend/cuda/noise.cuh"
 #include "backend/cuda/ptx.h"
 

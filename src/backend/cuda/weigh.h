@@ -1,8 +1,6 @@
 // Drafts that were drawn, weighed on the device: contract in backend/ops/sample.h.
 #pragma once
 
-#include <span>
-
 #include "backend/backend.h"
 #include "backend/cuda/commands.h"
 

@@ -1,12 +1,14 @@
 // Weighed drafts: the reference's probabilities and residuals, for laws of many and of few ids.
 #include "backend/cuda/weigh.h"
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
 #include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
+
+using test::view;
 
 constexpr int64_t kNodes = 12;
 
@@ -17,17 +19,17 @@ std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
   const auto same = test::gaussian(vocab, 77, 2);
   std::ranges::copy(same, logits.begin());
   Ints tokens(kNodes), positions(kNodes);
-  SampleArgs args{.logits = View<const float, 2>(logits.data(), kNodes, vocab), .params = {1, top_k, 1, 0}};
-  args.positions = View<const int32_t, 1>(positions.data(), kNodes), args.tokens = View<int32_t, 1>(tokens.data(), kNodes);
-  args.probs = View<float, 2>(probs.data(), kNodes, vocab);
+  SampleArgs args{.logits = view(logits, kNodes, vocab), .params = {1, top_k, 1, 0}};
+  args.positions = view(positions, kNodes), args.tokens = view(tokens, kNodes);
+  args.probs = view(probs, kNodes, vocab);
   ReferenceBackend().sample(args);
   std::fill_n(probs.begin() + vocab, vocab, 0.0f);
   return probs;
 }
 
-TEST(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
-  HUNCH_NEEDS_DEVICE();
-  auto commands = Commands::make().value();
+using CudaWeighDrafts = test::CommandsTest<>;
+
+TEST_F(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
   for (const int64_t vocab : {1, 3, 64, 1001, 32000, 151936})
     for (const int top_k : {0, 1, 5, 300}) {
       const std::vector<float> p = laws(vocab, top_k, 4), q = laws(vocab, top_k, top_k == 5 ? 4 : 9);  // once the same

@@ -1,7 +1,5 @@
 // See weights.h. Matrices are copied to the device piece by piece as the file has them and packed there, a block a record.
-#include <algorithm>
 #include <atomic>
-#include <vector>
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/weights.h"

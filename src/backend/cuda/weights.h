@@ -19,10 +19,6 @@
 // m) rounded to bf16 first, then the dequantised value.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-
 #include "backend/ops/matmul.h"
 #include "base/dtype.h"
 #include "base/result.h"

@@ -5,8 +5,6 @@
 // 1}.
 #pragma once
 
-#include <cstdint>
-
 #include "backend/cuda/hopper.h"
 #include "backend/cuda/ptx.h"
 

@@ -12,8 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <span>
 
 #include "backend/ops/kv.h"
 #include "tensor/view.h"

@@ -1,7 +1,6 @@
 // Copies between memory of one backend, in order with the other ops.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "tensor/view.h"

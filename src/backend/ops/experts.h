@@ -2,9 +2,6 @@
 // 2017; the forms of Qwen3-MoE, of gpt-oss and of DeepSeek-V2 and V3.
 #pragma once
 
-#include <cstdint>
-#include <span>
-
 #include "backend/ops/matmul.h"
 #include "backend/ops/norm.h"
 #include "tensor/view.h"

@@ -1,8 +1,6 @@
 // KV memory: a store of pages whose layout only its backend knows; stores of new rows; the compact copy of selected entries.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
 #include <vector>
 

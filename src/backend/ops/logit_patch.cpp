@@ -1,7 +1,6 @@
 // See logit_patch.h. Memory for penalties is as long as the vocabulary, time is not: ids in prompt, output and drafts only.
 #include "backend/ops/logit_patch.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"

@@ -2,10 +2,6 @@
 // so the copy is changed only there. The same values, bit for bit, as backend/reference/sample.cpp..
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "backend/ops/sample.h"
 
 namespace hunch {

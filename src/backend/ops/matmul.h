@@ -1,7 +1,6 @@
 // Products with weights, and the embedding look-up of a (possibly tied) table.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "base/dtype.h"

@@ -1,7 +1,6 @@
 // See nsa.h.
 #include "backend/ops/nsa.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 

@@ -16,10 +16,6 @@
 // rows it runs. In a tree (TreeRows) a node whose token completes a compressed row owns it: itself and its descendants see it.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
 #include "backend/ops/attention.h"
 #include "backend/ops/kv.h"
 #include "checkpoint/shape.h"

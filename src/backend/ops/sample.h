@@ -2,8 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
-#include <span>
 
 #include "backend/ops/logit_rules.h"
 #include "base/random.h"

@@ -2,7 +2,6 @@
 // Verification", sections 3.3 and 3.4; sparse/sparse_check.h): channels that are small, experts of little weight. LOSSY.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>

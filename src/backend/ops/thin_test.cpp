@@ -1,8 +1,6 @@
 // Experts that a sparse check leaves out.
 #include "backend/ops/thin.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 

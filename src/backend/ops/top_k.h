@@ -1,8 +1,6 @@
 // Selection: the k best entries of a score array, ascending, ties to the lower index; the same result on every backend.
 #pragma once
 
-#include <cstdint>
-
 #include "tensor/view.h"
 
 namespace hunch {

@@ -6,8 +6,6 @@
 // ties to the smaller slot.
 #pragma once
 
-#include <cstdint>
-
 #include "tensor/view.h"
 
 namespace hunch {

@@ -3,10 +3,8 @@
 
 #include "backend/ops/attention.h"
 
-#include <cmath>
 #include <numeric>
 #include <set>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 

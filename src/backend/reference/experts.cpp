@@ -2,9 +2,6 @@
 
 #include "backend/ops/experts.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "backend/reference/dot.h"
 #include "backend/reference/reference_backend.h"
 

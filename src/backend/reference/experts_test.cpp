@@ -1,10 +1,6 @@
 // Routing and experts against cases worked out by hand.
 #include "backend/ops/experts.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-
 #include "backend/reference/reference_backend.h"
 #include "base/test_results.h"
 #include "tensor/test_view.h"

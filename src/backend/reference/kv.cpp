@@ -2,8 +2,6 @@
 
 #include "backend/ops/kv.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <new>
 

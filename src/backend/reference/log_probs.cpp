@@ -3,7 +3,6 @@
 #include "backend/ops/log_probs.h"
 
 #include <numeric>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 

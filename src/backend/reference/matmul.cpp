@@ -3,8 +3,6 @@
 
 #include "backend/ops/matmul.h"
 
-#include <algorithm>
-
 #include "backend/reference/dot.h"
 #include "backend/reference/reference_backend.h"
 #include "checkpoint/quantise.h"

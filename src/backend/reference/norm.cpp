@@ -2,9 +2,6 @@
 
 #include "backend/ops/norm.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {

@@ -3,8 +3,6 @@
 
 #include "backend/ops/nsa.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "backend/reference/reference_backend.h"

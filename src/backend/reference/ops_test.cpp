@@ -1,9 +1,5 @@
 // The definitions of the ops against cases worked out by hand.
 
-#include <cmath>
-
-#include <gtest/gtest.h>
-
 #include "backend/reference/reference_backend.h"
 #include "base/half.h"
 #include "base/test_results.h"

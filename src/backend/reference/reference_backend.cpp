@@ -2,9 +2,6 @@
 
 #include "backend/reference/reference_backend.h"
 
-#include <algorithm>
-#include <cstdlib>
-
 #include "base/machine.h"
 #include "checkpoint/quantise.h"
 

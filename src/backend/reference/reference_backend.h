@@ -2,10 +2,6 @@
 // against, a complete slow engine, and the base class of `cpu`, which overrides op by op.
 #pragma once
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "backend/backend.h"
 
 namespace hunch {

@@ -2,8 +2,6 @@
 
 #include "backend/ops/rope.h"
 
-#include <cmath>
-
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {

@@ -3,9 +3,6 @@
 
 #include "backend/ops/sample.h"
 
-#include <cmath>
-#include <vector>
-
 #include "backend/reference/reference_backend.h"
 #include "base/check.h"
 #include "base/race.h"

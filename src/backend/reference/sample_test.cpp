@@ -1,11 +1,6 @@
 // Sampling by definition: the support of every filter, the law of the tokens, and the noise behind them.
 
-#include <algorithm>
-#include <cmath>
 #include <random>
-#include <utility>
-
-#include <gtest/gtest.h>
 
 #include "backend/reference/reference_backend.h"
 #include "base/test_results.h"

@@ -2,10 +2,7 @@
 
 #include "backend/ops/top_k.h"
 
-#include <algorithm>
-#include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "backend/reference/reference_backend.h"
 

@@ -1,9 +1,6 @@
 // Growth of draft trees as plain loops: contract in backend/ops/tree.h.
 #include "backend/ops/tree.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "backend/reference/reference_backend.h"
 
 namespace hunch {

@@ -2,9 +2,6 @@
 // row. Both parts are other proposers, made by name; every tree comes from one of them, so it has one law.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "draft/proposer.h"
 
 namespace hunch {

@@ -6,8 +6,6 @@
 //   logits over the draft vocabulary = lm_head(norm(y));  the next row's feature = y
 #include <fmt/format.h>
 
-#include <array>
-
 #include "draft/drafter_shape.h"
 #include "draft/drafter_tensors.h"
 #include "draft/follower.h"

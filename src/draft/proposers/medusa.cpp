@@ -4,10 +4,6 @@
 //
 // No pass and no cache: a round multiplies one row per head and request. Trees are the request's own, else the one that is best
 // for how often each rank of each head has been right so far.
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <vector>
 
 #include "draft/medusa_heads.h"
 #include "draft/rank_accuracy.h"

@@ -1,6 +1,5 @@
 // Medusa's heads from files of both layouts, against plain loops; what is refused; and which row, position and noise a guess is
 // made of.
-#include <cmath>
 #include <map>
 
 #include "base/test_folder.h"

@@ -3,9 +3,7 @@
 // Semantics of vLLM's proposer; an index of first occurrences makes a round cost what it committed instead of the context.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
-#include <vector>
 
 #include "draft/proposer.h"
 

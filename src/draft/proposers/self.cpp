@@ -6,8 +6,6 @@
 // A look-up may run ahead of a chain: what it guesses goes along with the first pass, as rows behind the pending token's. Every
 // row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
 // right about the draft (not yet about the target): one pass then stands for several, and the chain is the same.
-#include <algorithm>
-#include <vector>
 
 #include "draft/confidence.h"
 #include "draft/proposer.h"

@@ -8,13 +8,8 @@
 // conversation, another question about a document.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstdint>
 #include <deque>
-#include <optional>
-#include <vector>
 
 #include "base/workers.h"
 #include "draft/proposer.h"

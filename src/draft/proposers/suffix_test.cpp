@@ -1,5 +1,4 @@
 // The suffix proposer is bound to its definition: counts of substrings by looking at every position, no tree.
-#include <cmath>
 #include <map>
 #include <numeric>
 

@@ -1,6 +1,5 @@
 // oracle: at every draft step and layer the entries that the draft row itself attends to most, by its true weights: the ceiling
 // for any set of that size. Reads all of K and V twice to know. A tree's rows are weighed as if they followed each other.
-#include <vector>
 
 #include "sparse/draft_copy.h"
 #include "sparse/entry_scores.h"

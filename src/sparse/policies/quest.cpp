@@ -4,9 +4,7 @@
 // page, and are scored like keys. A KV head's pages take the greatest bound of its query heads; pages shared by a layer the mean.
 //
 // Bounds are made of committed entries only: a draft's entries are overwritten by verify, and a bound of them would stay behind.
-#include <algorithm>
 #include <numeric>
-#include <vector>
 
 #include "sparse/draft_copy.h"
 #include "sparse/entry_scores.h"

@@ -1,8 +1,6 @@
 // Interpreter: attributes, items, calls and the functions that every template has.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
 

@@ -1,7 +1,6 @@
 // Filters over sequences and mappings, and the table of all filters.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 
 #include "text/excerpt.h"

@@ -4,11 +4,6 @@
 #include <ctime>
 #include <initializer_list>
 #include <memory_resource>
-#include <optional>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"

@@ -1,7 +1,6 @@
 // json.dumps as the filter 'tojson' of chat templates calls it.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "text/jinja/interpreter.h"

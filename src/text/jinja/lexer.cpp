@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <string>
-
 #include "text/excerpt.h"
 #include "text/jinja/python_text.h"
 #include "text/jinja/value.h"

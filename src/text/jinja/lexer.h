@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
-#include <vector>
 
 #include "base/result.h"
 #include "text/jinja/heap.h"

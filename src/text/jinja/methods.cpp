@@ -1,8 +1,6 @@
 // Methods of Python's str, list, tuple and dict that templates may call. Those that change their object are not here.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "text/jinja/interpreter.h"
 #include "text/jinja/python_text.h"
 

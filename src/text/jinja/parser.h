@@ -3,10 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/result.h"
 #include "text/jinja/lexer.h"

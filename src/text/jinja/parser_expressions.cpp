@@ -1,9 +1,7 @@
 // See parser.h: expressions, one function for each level of precedence.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
-#include <optional>
 
 #include "text/excerpt.h"
 #include "text/jinja/parser.h"

@@ -1,11 +1,7 @@
 // Program: a compiled template as a tree. Made by the parser, walked by the interpreter; all nodes lie in the program's heap.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <vector>
 
 #include "text/jinja/heap.h"
 #include "text/jinja/value.h"

@@ -2,11 +2,6 @@
 // Used by the lexer, the filters and the methods of strings.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-
 #include "text/unicode.h"
 
 namespace hunch::jinja {

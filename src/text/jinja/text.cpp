@@ -1,8 +1,6 @@
 // See text.h.
 #include "text/jinja/text.h"
 
-#include <algorithm>
-
 namespace hunch::jinja {
 namespace {
 

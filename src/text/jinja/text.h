@@ -2,12 +2,8 @@
 // that joins texts under a limit. A special token may be recognised in the template's bytes only (reliability of chat marks).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "text/jinja/heap.h"
 

@@ -2,13 +2,6 @@
 // Values are copied freely; what they point at lies in a Heap. Used by the interpreter, the filters and the methods.
 #pragma once
 
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "base/result.h"
 #include "text/jinja/heap.h"
 #include "text/jinja/text.h"
