@@ -13,7 +13,7 @@ auto view(Container& held, N... extents) {
     return View<T, 1>(held.data(), held.size());
   } else {
     const View<T, sizeof...(N)> out(held.data(), extents...);
-    HUNCH_CHECK(held.empty() || size_t(out.size()) <= held.size());
+    HUNCH_CHECK(held.size() == 0 || size_t(out.size()) <= held.size());
     return out;
   }
 }

@@ -42,7 +42,7 @@ struct KvPair {
     HUNCH_CHECK(commands.wait().ok());
     reference.store_kv({layer, view(k.data()), view(v.data()), expected_ref(), first});
   }
-  View<const int32_t, 1> pages() const { return View<const int32_t, 1>(table.data(), table.size()); }
+  View<const int32_t, 1> pages() const { return view(table); }
   KvRef ref() const { return {store.get(), pages()}; }
   KvRef expected_ref() const { return {expected.get(), pages()}; }
 
@@ -87,7 +87,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
     AttentionRun run;
     run.first_row = row, run.num_rows = std::ssize(r.last);
     run.kv = attention ? pairs[i]->ref() : pairs[i]->expected_ref();
-    run.last = View<const int32_t, 1>(r.last.data(), r.last.size());
+    run.last = view(r.last, r.last.size());
     run.window = r.window, run.first = r.first, run.tree = {r.parents, r.tree_first, r.tree_entry};
     if (r.index_sets > 0) {
       const int64_t count = std::ssize(r.index) / r.index_sets;
@@ -99,7 +99,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
     if (r.metric != ScoreMetric::None) {
       run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.prefix_len = r.prefix_len,
       run.scores.block = r.block;
-      run.scores.row_used = View<const uint8_t, 1>(r.row_used.data(), r.row_used.size());
+      run.scores.row_used = view(r.row_used, r.row_used.size());
       run.scores.lse = View<const float, 2>(placed(r.lse), run.num_rows, heads);
       scores[i].assign(r.sets * (r.prefix_len + kGuard), kUntouched);
       device_scores[i] = const_cast<float*>(placed(scores[i]));

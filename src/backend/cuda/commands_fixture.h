@@ -16,4 +16,11 @@ class CommandsTest : public Base {
   std::unique_ptr<Commands> commands;
 };
 
+class HopperTest : public CommandsTest<> {
+  void SetUp() override {
+    HUNCH_NEEDS_HOPPER();
+    CommandsTest::SetUp();
+  }
+};
+
 }

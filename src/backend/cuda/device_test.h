@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cuda/device.h"
+#include "tensor/test_view.h"
 
 namespace hunch::test {
 

@@ -45,7 +45,7 @@ struct NsaStore {
   uint16_t* entry(int kv_head, int64_t at, int part) {
     return &values[kv_head * head_values + (pages[at / kPageLen] * kPageLen + at % kPageLen) * 2 * dim + part * dim];
   }
-  View<const int32_t, 1> table() const { return View<const int32_t, 1>(pages.data(), std::ssize(pages)); }
+  View<const int32_t, 1> table() const { return view(pages); }
   int dim;
   int64_t head_values;
   std::vector<int32_t> pages;
