@@ -71,7 +71,11 @@ std::string_view build_commit() {
 // What is written is nothing that is named for another purpose.
 Status check_written(Arguments arguments) {
   constexpr std::string_view kWritten[] = {"-o", "--output", "--output-file", "--out", "--trace", "--calibrate-verify"};
-  const auto absolute = [](const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); };
+  const auto absolute = [](const std::filesystem::path& path) {
+    std::error_code none;  // where there is no folder to stand in, paths stay as they are
+    const auto whole = std::filesystem::absolute(path, none);
+    return (none ? path : whole).lexically_normal();
+  };
   for (size_t i = 0; i < arguments.size(); ++i) {
     const size_t equals = arguments[i].find('=');
     if (std::ranges::find(kWritten, std::string_view(arguments[i]).substr(0, equals)) == std::end(kWritten)) continue;
@@ -80,10 +84,12 @@ Status check_written(Arguments arguments) {
     const std::string written = at > i ? arguments[at] : arguments[i].substr(equals + 1);
     for (size_t j = 0; j < arguments.size(); ++j) {
       const std::string& other = arguments[j];
-      if (j == at || written.empty() || written == "-" || other.empty()) continue;
-      const std::string read = other[0] == '-' && other.find('=') != other.npos ? other.substr(other.find('=') + 1) : other;
+      if (j == at || written.empty() || written == "-") continue;
+      const std::string read =
+          other.starts_with('-') && other.find('=') != other.npos ? other.substr(other.find('=') + 1) : other;
       HUNCH_OK(keeps(read, written));
-      if (absolute(read) == absolute(written)) return usage_error(fmt::format("{}: named twice; name another file", written));
+      if (!read.empty() && absolute(read) == absolute(written))
+        return usage_error(fmt::format("{}: named twice; name another file", written));
     }
   }
   return {};

@@ -83,6 +83,7 @@ def test_what_is_read_is_not_written_over(hunch):
       ["tune", "x", "-md", text, "--out", text], ["eval", "perplexity", text, "--trace=" + text]]:
     expect(hunch(*command), 2, "the output would overwrite the input")
   expect(hunch("batch", text, "-o", "new", "--trace", "./new"), 2, "named twice")
+  expect(hunch("run", "-p", "x", "--file=", "--trace", "new"), 2, "exclude each other")
   with open(text, "rb") as file:
     assert file.read() == b"kept"
 
