@@ -52,7 +52,7 @@ constexpr const char* kNoSize = "`size` is not set: call the structure's init fu
 // What the caller's structure and ours have in common, over the defaults.
 template <class S>
 bool has_size(const S* given) {
-  return given->size >= sizeof(size_t) && given->size <= (1 << 16);
+  return given->size >= sizeof(size_t) && given->size % sizeof(size_t) == 0 && given->size <= (1 << 16);
 }
 template <class S>
 bool read_struct(const S* from, S& to) {

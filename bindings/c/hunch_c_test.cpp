@@ -139,8 +139,10 @@ TEST_F(CInterface, AnswersNullPointersWithAStatus) {
 TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
   hunch_engine* other = nullptr;
   hunch_engine_options options = tiny_options();
-  options.size = 0;
-  EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE);
+  for (const size_t size : {0, 12}) {
+    options.size = size;
+    EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE);
+  }
   expect_part(error_.message, "size");
   options = tiny_options(), options.model = "/no/such/model";
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_FAILURE);

@@ -248,7 +248,7 @@ std::string EngineHandle::token_bytes(int32_t id) { return std::string(tokenizer
 std::optional<int32_t> EngineHandle::token_id(std::string_view text) { return tokenizer().token_id(text); }
 
 std::pair<Tokens, Tokens> EngineHandle::encode_chat(
-    const std::string& messages, const std::string& tools, const std::string& kwargs) {
+    const std::string& messages, const std::string& tools, const std::string& kwargs) try {
   using Json = nlohmann::ordered_json;
   const ChatRenderer renderer = unwrap(ChatRenderer::make(engine().chat_template(), tokenizer()));
   const Json turns = Json::parse(messages), functions = Json::parse(tools), variables = Json::parse(kwargs);
@@ -261,6 +261,8 @@ std::pair<Tokens, Tokens> EngineHandle::encode_chat(
       .kwargs = variables.is_null() ? nullptr : &variables,
   }));
   return {std::move(prompt.ids), renderer.stop_ids()};
+} catch (const nlohmann::json::exception& e) {  // NaN, half a surrogate
+  raise(usage_error(std::string("a chat that is no JSON: ") + e.what()));
 }
 
 SpeculationOptions EngineHandle::speculation(const std::string& config) {

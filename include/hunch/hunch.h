@@ -20,7 +20,7 @@ namespace hunch {
 
 using Tokens = std::vector<int32_t>;  // ids
 
-// Called during long work (`what`: "loading", "prefill", "packing"); may be empty.
+// Called during long work (`what`: "loading", "prefill"); may be empty.
 using Progress = std::function<void(std::string_view what, int64_t done, int64_t total)>;
 
 // A learned drafter to load beside the model.
@@ -112,7 +112,7 @@ struct SpeculationOptions {
   std::string metric = "weight";  // vegas: weight (the drafts' log-sum-exp), true_weight, logit
   std::string rows = "all";       // vegas: all, first_last, last, accepted
   std::string combine = "max";    // vegas: max, sum over rows
-  std::string share = "kv_head";  // vegas: kv_head (a set per KV head), layer (one set)
+  std::string share = "kv_head";  // kv_head (a set per KV head), layer (one set)
   int spread = 16;                // vegas: entries behind a high score that count too, in whole blocks (weights only)
   int sinks = -1, recent = 0;     // always kept, inside the budget; sinks -1: 4 for streamingllm, 0 for vegas
   std::string rule;               // match, ratio, point; empty: match when greedy, seeded, or trees on a device; else ratio
@@ -348,7 +348,7 @@ class Engine {
 
   const Tokenizer& tokenizer() const;
   int64_t context_len() const;
-  std::string description() const;  // "wren-34m, qwen3, q8_0, 33.6 M parameters; cpu (avx512_bf16, 2 threads); kv bf16"
+  std::string description() const;  // "wren-34m, qwen3, 35.7 MB of weights; cpu (avx512_bf16, 2 threads); kv bf16"
   std::string model_name() const;
   std::string chat_template() const;
   std::string tool_template() const;  // for chats with tools; empty: chat_template() serves them too

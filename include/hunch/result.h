@@ -12,7 +12,7 @@
 namespace hunch {
 
 struct Error {
-  enum class Kind { Failure, Usage };  // exit code 1 and 2; HTTP 500/400 later
+  enum class Kind { Failure, Usage };  // exit code 1 and 2; HTTP 500/400
   std::string message;
   Kind kind = Kind::Failure;
 };

@@ -178,6 +178,7 @@ TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
       {{5, 6}, {5, 6, 7}, {5, 6}, 7}, {{5, 6}, {5, 9, 7}, {5}, 9},
       {{4, 9, 7}, {5, 9, 7, 1}, {}, 5},  // later rows follow a dead token
       {{5, 6}, {5, -1, 7}, {5}, -1},     // no valid number
+      {{5, -1}, {5, -1, 7}, {5}, -1},    // nor of the draft
   };
   for (const Case& c : cases) {
     Chain chain = make_chain(c.drafts, {}, 0, DraftLaw::Noise);

@@ -16,7 +16,7 @@ using simdjson::dom::element;
 using simdjson::dom::object;
 using Kind = StructuredOutput::Kind;
 
-constexpr size_t kMaxChoiceTexts = 10000;
+constexpr size_t kMaxChoiceTexts = 10000, kMostNameBytes = 256;
 
 Status set(BodyReader& in, StructuredOutput structured) {
   if (in.out.request.structured.kind != Kind::None)
@@ -126,6 +126,8 @@ Status read_tools(std::string_view key, const element& v, BodyReader& in) {
     if (element kind;
         tool["function"]["parameters"]["type"].get(kind) == SUCCESS && (kind.get(type) != SUCCESS || type != "object"))
       return wanted("parameters", "a schema of type \"object\"", kind);
+    if (name.size() > kMostNameBytes)
+      return usage_error(fmt::format("\"{}\": a function's name has {} bytes; at most {}", key, name.size(), kMostNameBytes));
     if (std::ranges::find(names, name) != names.end())
       return usage_error(fmt::format("\"{}\": two functions are called {}", key, excerpt(name)));
     if (names.size() == kMaxIdList) return usage_error(fmt::format("\"{}\" has more than {} tools", key, kMaxIdList));

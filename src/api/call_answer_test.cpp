@@ -148,6 +148,19 @@ TEST(Answer, ShowsStopTextsOnlyWhereAsked) {
   stopping["stop"] = stop;
   const std::string cut = whole.substr(0, whole.find(stop));
   expect_at(choice_of(stopping), {{"/text", cut}, {"/finish_reason", "stop"}, {"/stop_reason", stop}});
+  json late = body;  // the second token's text, where two are wanted: that one ends it
+  late["return_token_ids"] = true;
+  const json words = choice_of(greedy(1, {{"prompt", body["prompt"]}}))["text"];
+  const std::string two = choice_of(greedy(2, {{"prompt", body["prompt"]}}))["text"];
+  late["stop"] = two.substr(words.get<std::string>().size()), late["min_tokens"] = 2;
+  EXPECT_EQ(choice_of(late)["token_ids"].size(), 2u);
+  late["max_tokens"] = 2;
+  expect_at(choice_of(late), {{"/text", words}, {"/finish_reason", "stop"}});
+  late = body, late["stop"] = whole.substr(whole.size() - 2) + "\u0001";  // held back to the end
+  EXPECT_EQ(choice_of(late)["text"], whole);
+  // Found where the last token's bytes are let go of.
+  late = greedy(1, {{"prompt", "x"}, {"allowed_token_ids", {13230}}, {"stop", "\ufffd"}});
+  expect_at(choice_of(late), {{"/text", ""}, {"/finish_reason", "stop"}});
   stopping["include_stop_str_in_output"] = true;
   EXPECT_EQ(choice_of(stopping)["text"], cut + stop);
   stopping["stream"] = true;

@@ -94,7 +94,7 @@ TEST(Call, NamesTheFieldAtFault) {
       {"top_k", {{"-2", "whole number"}}},
       {"presence_penalty", {{"2.1", "in -2..2"}}},
       {"frequency_penalty", {{"-2.1", "in -2..2"}}},
-      {"repetition_penalty", {{"0", "above 0"}}},
+      {"repetition_penalty", {{"0", "0.01..100"}}},
       {"n", {{"0", "in 1..64"}, {"1000000", "in 1..64"}}},
       {"best_of", {{"5", "must equal \"n\""}}},
       {"suffix", {{R"("y")", "not available"}}},
@@ -148,11 +148,16 @@ TEST(Call, BoundsEveryList) {
   json biases;
   for (int i = 0; i < 1025; ++i) biases[std::to_string(i)] = 1;
   const std::pair<const char*, json> fields[] = {{"stop", Texts(33, "a")}, {"stop", Texts{std::string(1025, 'a')}},
-      {"stop_token_ids", std::vector<int>(129, 5)}, {"cache_salt", std::string(257, 'a')}, {"logit_bias", biases}};
+      {"stop_token_ids", std::vector<int>(129, 5)}, {"cache_salt", std::string(257, 'a')}, {"logit_bias", biases},
+      {"bad_words", Texts{std::string(1025, 'a')}}};
   for (const auto& [key, value] : fields) EXPECT_EQ(refusal(kText, json{{"prompt", "x"}, {key, value}}.dump()).param, key);
   EXPECT_EQ(refusal(kText, json{{"prompt", Texts(257, "a")}}.dump()).param, "prompt");
   EXPECT_EQ(refusal(kText, json{{"n", 64}, {"prompt", Texts(5, "a")}}.dump()).param, "n");
   EXPECT_EQ(call(kText, {{"n", 64}, {"prompt", Texts(4, "a")}})->choices(), 256u);
+  const std::vector<std::vector<int>> prompts(4, std::vector<int>(900, 7));
+  EXPECT_EQ(refusal(kText, json{{"n", 64}, {"prompt", prompts}, {"prompt_logprobs", 20}}.dump()).param, "prompt_logprobs");
+  expect_part(refusal(kChat, json{{"messages", json::array_t(1025, {{"role", "user"}, {"content", "a"}})}}.dump()).message,
+      "1025 messages");
 }
 
 TEST(Call, TellsBothNumbersWhereThePromptIsTooLong) {
@@ -284,6 +289,15 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
            R"("lossless":true,"speculative_config":{"verify":"sparse"})"})
     expect_part(refused(fields).message, "is lossy");
   EXPECT_EQ(refused(R"("lossless":true,"speculative_config":"off")").message, "accepted");
+}
+
+TEST(Call, ReadsValuesThatMeanNothingAndTheEndOfPrompts) {
+  EXPECT_EQ(request_of({{"n_probs", 0}}).sampling.logprobs, -1);
+  EXPECT_FALSE(request_of({{"seed", -1}}).sampling.seed);
+  EXPECT_EQ(request_of({{"bad_words", {"sea"}}}).sampling.bad_words.size(), 2u) << "at the beginning, and behind a blank";
+  EXPECT_EQ(request_of({{"logprobs", 5}, {"top_logprobs", 2}}).sampling.logprobs, 5);
+  EXPECT_EQ(call(kText, {{"prompt", {1, 2, 3}}, {"truncate_prompt_tokens", 2}})->request(0).prompt, (Ints{2, 3}));
+  EXPECT_TRUE(call(kText, {{"prompt", "x"}, {"n", 2}, {"temperature", 1}})->request(0).sampling.seed);
 }
 
 TEST(Call, NumbersChoicesByPromptAndSample) {

@@ -1,13 +1,15 @@
 #include "api/chat_prompts.h"
 
+#include <fmt/format.h>
+
 #include "engine/parts.h"
 
 namespace hunch {
 namespace {
 
-// A prompt of four bytes a token is as long as any that fits; templates of models that read long contexts may take a while.
+// Of text 16 bytes a token are more than fit; templates of models that read long contexts may take a while.
 TemplateLimits limits_of(const Engine& engine) {
-  constexpr size_t kBytesPerToken = 4, kLeastBytes = size_t(1) << 20;
+  constexpr size_t kBytesPerToken = 16, kLeastBytes = size_t(1) << 20;
   return {.output_bytes = std::max(kLeastBytes, kBytesPerToken * size_t(engine.context_len()))};
 }
 
@@ -32,6 +34,10 @@ ChatPrompts::Form ChatPrompts::make_form(std::string source) const {
 }
 
 Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
+  // No work on what cannot fit: a message has at least a token.
+  if (std::ssize(body.messages) > engine_.context_len())
+    return usage_error(fmt::format("{} messages are more than the context of {} tokens holds: shorten the prompt",
+        body.messages.size(), engine_.context_len()));
   Form brought;
   if (!body.chat_template.empty()) {
     if (!trust_bodies_)

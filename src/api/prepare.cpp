@@ -15,7 +15,8 @@
 namespace hunch {
 namespace {
 
-constexpr size_t kMostCut = 4 << 20;  // bytes of a prompt that are split into tokens though few of them stay
+constexpr int64_t kMostScores = int64_t(4) << 20;  // 300 MB of answer
+constexpr size_t kMostCut = 4 << 20;               // bytes of a prompt that are split into tokens though few of them stay
 
 // The flag's messages, in the words of a body.
 Error as_key(Error error) {
@@ -90,6 +91,8 @@ class Preparer {
     at("bad_words");
     if (!body_.bad_words.empty() && !tokenizer_) return no_tokenizer();
     for (const std::string& word : body_.bad_words) {
+      if (word.size() > kMaxStopBytes)
+        return usage_error(fmt::format("\"bad_words\" holds a text of {} bytes; at most {}", word.size(), kMaxStopBytes));
       const std::string bare = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
       HUNCH_TRY(const auto first, tokenizer_->encode(bare, {.add_bos = false}));
       HUNCH_TRY(const auto inside, tokenizer_->encode(" " + bare, {.add_bos = false}));
@@ -137,6 +140,11 @@ class Preparer {
     at(body_.input == Body::Input::Chat ? "messages" : "prompt");
     const int64_t length = std::ssize(ids);
     if (length >= context_) return too_long(std::to_string(length));
+    if ((scores_ += length * (body_.request.sampling.prompt_logprobs + 1) * body_.samples) > kMostScores) {
+      at("prompt_logprobs");
+      return usage_error(fmt::format(
+          "\"prompt_logprobs\" asks for more than {} log-probabilities of prompts: fewer, or a lower \"n\"", kMostScores));
+    }
     if (body_.limited && body_.request.max_tokens > context_ - length) {
       at("max_tokens");
       fault_.code = "context_length_exceeded";
@@ -182,6 +190,7 @@ class Preparer {
   EngineParts& parts_;
   const Tokenizer* tokenizer_;
   int64_t context_, vocab_;
+  int64_t scores_ = 0;  // of prompts
   BodyFault& fault_;
 };
 

@@ -114,7 +114,7 @@ class HarmonyReader final : public MarkedReader {
       std::string text;
       const int mark = in_.take(kMarks, last, text);
       if (in_message_) put(text, out);
-      else if (header_.size() < kMostHeaderBytes) header_ += text;
+      else if (!any_message_ || header_.size() < kMostHeaderBytes) header_ += text;
       if (mark < 0) return;
       if (mark == kMessage && !in_message_) open_message(out);
       else if (mark == kEnd || mark == kReturn || mark == kCall || mark == kStart) in_message_ = false, header_.clear();

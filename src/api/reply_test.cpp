@@ -114,6 +114,7 @@ TEST(Harmony, TellsChannelsApart) {
       "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.f "
       "<|constrain|>json<|message|>{\"a\":1}<|call|>",
       {"Look.", "", {{"f", "{\"a\":1}"}}});
+  expect_content(harmony, std::string(3000, 'a'));  // no message is opened
   expect(harmony, "<|start|>assistant to=functions.g<|channel|>commentary json<|message|>{}", {"", "", {{"g", "{}"}}});
   expect_content(harmony, "plain words");
 }

@@ -32,7 +32,7 @@ constexpr ForeignKey kForeign[] = {
     {"revision", kNoDownload},
     {"code_revision", kNoDownload},
     {"draft_load_config", kNoDownload},
-    {"enforce_eager", "there are no recorded graphs on this device: leave it out"},
+    {"enforce_eager", kNoCounterpart},
     {"use_local_argmax_reduction", kNoCounterpart},
     {"disable_padded_drafter_batch", kNoCounterpart},
     {"disable_by_batch_size", "method auto guesses less by itself where many requests run: leave it out"},

@@ -113,7 +113,7 @@ void remark(const SettingValues& values, const SpeculationOptions& options, std:
   const bool open = method == "auto" || method == "profile";
   const bool passes = !is_drafter_method(method) && method != "none" && method != "ngram" && method != "suffix";
   if (options.policy != "vegas" && (open || passes))
-    for (std::string_view flag : {"--metric", "--rows", "--combine", "--share", "--spread", "--block"})
+    for (std::string_view flag : {"--metric", "--rows", "--combine", "--spread", "--block"})
       say(flag, "--policy", options.policy);
   if (given("--layer-step") && options.layer_step > 1)
     for (std::string_view each : {"quest", "streamingllm", "oracle", "random", "full"})

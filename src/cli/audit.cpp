@@ -93,8 +93,9 @@ bool report_audit(const Engine& engine, const Both& both, bool json) {
 
 Result<Request> audit_request(const RunFlags& flags) {
   HUNCH_TRY(SpeculationOptions speculation, resolve_speculation(flags.speculation));
-  if (speculation.rule == "ratio")
-    return usage_error("--rule ratio: audit compares streams, and only rule match promises equal ones; leave it out");
+  if (!speculation.rule.empty() && speculation.rule != "match")
+    return usage_error(
+        "--rule " + speculation.rule + ": audit compares streams, and only rule match promises equal ones; leave it out");
   if (speculation.precision_class != "strict")
     return usage_error(
         fmt::format("--precision-class {}: audit compares lossless decoding; leave it out", speculation.precision_class));

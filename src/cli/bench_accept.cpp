@@ -318,6 +318,7 @@ Result<int> bench_accept_command(Arguments arguments) {
       "context and policy, with the acceptance of each position given that all before it were accepted.");
   add_accept_flags(set, flags);
   if (const auto ended = parsed(set, arguments)) return *ended;
+  if (flags.sampling.max_tokens < 1) return usage_error("bench accept needs -n 1 or more");
   HUNCH_TRY(auto options, engine_options(flags.model));
   HUNCH_OK(settle(flags, options));
   ordered_json rows = ordered_json::array();

@@ -20,10 +20,10 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
   o.proposer = words[0];
   for (size_t i = 1; i < words.size(); ++i) {
     const bool tree = words[i].starts_with("tree");
-    auto tokens = parse_whole("--policies", words[i].substr(tree ? 4 : 0), {1, 255});
+    auto tokens = parse_whole("--policies", words[i].substr(tree ? 4 : 0), {1, 64});
     if (!tokens.ok())
-      return usage_error(fmt::format(
-          "--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..255", words[0], excerpt(words[i])));
+      return usage_error(
+          fmt::format("--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..64", words[0], excerpt(words[i])));
     (tree ? o.tree_tokens : o.num_tokens) = int(*tokens);
   }
   return o;
@@ -83,7 +83,7 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
       HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
       o.spread = int(spread);
     } else if (w.starts_with("block")) {
-      HUNCH_TRY(const int64_t block, parse_whole("block", w.substr(5), {1, 1024}));
+      HUNCH_TRY(const int64_t block, parse_whole("block", w.substr(5), {1, 64}));
       o.block = int(block);
     } else if (w.starts_with("page")) {
       HUNCH_TRY(const int64_t page, parse_whole("page", w.substr(4), {1, 64}));

@@ -113,7 +113,7 @@ void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
 }
 
 void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
-  set.group("Sampling (defaults: the model's own, else llama.cpp's)");
+  set.group("Sampling (defaults of hunch run: the model's own, else llama.cpp's)");
   set.value(
       {"-n", "--predict", "--n-predict", "--max-tokens"}, "N", "tokens to write at most; -1: until the context is full (default)",
       [&flags](std::string_view flag, std::string_view v) -> Status {
@@ -138,7 +138,7 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
         1);
   };
   penalty({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
-      {0, 100, true}, flags.rules.repetition_penalty);
+      {0.01, 100}, flags.rules.repetition_penalty);
   penalty({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
   penalty({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",

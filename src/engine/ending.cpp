@@ -26,6 +26,7 @@ Ending::Said Ending::take(int32_t id, bool last) {
     reason_ = FinishReason::Length;
     said.end = true;
     said.text += flush();
+    if (stops_.found() >= 0) reason_ = FinishReason::Stop;
   }
   return said;
 }

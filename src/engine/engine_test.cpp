@@ -257,6 +257,11 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
     EXPECT_EQ(run.tokens, Ints(all.begin(), all.begin() + int64_t(first)));
     EXPECT_EQ(run.finish, FinishReason::Stop);
     EXPECT_EQ(events.size(), first);
+    const auto& kept = run.accepted_by_position;
+    EXPECT_EQ(std::accumulate(kept.begin(), kept.end(), int64_t(0)), run.accepted);
+    EXPECT_EQ(std::accumulate(run.draft_rounds.begin(), run.draft_rounds.end(), int64_t(0),
+                  [](int64_t all, const DraftRound& round) { return all + round.accepted; }),
+        run.accepted);
     inside += first > 0 && events.back().from == TokenEvent::From::Draft;
   }
   EXPECT_GE(inside, 3);
@@ -346,6 +351,25 @@ TEST_F(Whole, UnverifiedDecodingIsLabelledLossyAndEmitsDraftsOnly) {
   EXPECT_FALSE(run.lossless);
   EXPECT_EQ(run.tokens.size(), 30u);
   EXPECT_NE(run.tokens, plain_stream(*engine, r)) << "this model forgets";
+}
+
+TEST_F(Whole, UnverifiedDecodingKeepsToTheRules) {
+  auto engine = load();
+  auto r = request(50, 40);
+  r.sampling.temperature = 0, r.sampling.presence_penalty = 2, r.sampling.frequency_penalty = 2;
+  r.speculation.verify = false, r.speculation.policy = "streamingllm", r.speculation.ratio = 1;
+  auto plain = r;
+  plain.speculation = {.proposer = "none"};
+  EXPECT_EQ(generate(*engine, r).tokens, generate(*engine, plain).tokens);
+}
+
+TEST_F(Whole, TreesEndWithTheContext) {
+  auto engine = load(64, 128);
+  auto r = request(100, -1, "suffix");
+  for (size_t i = 0; i < r.prompt.size(); ++i) r.prompt[i] = int32_t(i * i % 3);
+  r.speculation.tree_tokens = 11, r.speculation.suffix_factor = 10, r.speculation.suffix_min_probability = 0;
+  r.ignore_eos = true;
+  EXPECT_EQ(generate(*engine, r).tokens.size(), 28u);
 }
 
 TEST(Experts, ThatAStepReadsAreCounted) {

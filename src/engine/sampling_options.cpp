@@ -24,9 +24,8 @@ Status check_logprobs(const char* field, int value) {
 }
 
 Status check_ranges(const SamplingOptions& s, int64_t vocab) {
-  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 100) || float(s.repetition_penalty) == 0)
-    return usage_error(
-        fmt::format("repetition_penalty is {}; it must be above 0 and at most 100 (1: off)", s.repetition_penalty));
+  if (!(s.repetition_penalty >= 0.01 && s.repetition_penalty <= 100))
+    return usage_error(fmt::format("repetition_penalty is {}; it must lie in [0.01, 100] (1: off)", s.repetition_penalty));
   HUNCH_OK(check_penalty("presence_penalty", s.presence_penalty));
   HUNCH_OK(check_penalty("frequency_penalty", s.frequency_penalty));
   for (const auto& [id, bias] : s.logit_bias) {

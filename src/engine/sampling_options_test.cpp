@@ -45,9 +45,9 @@ TEST(LogitRulesOfARequest, TakeEveryField) {
 
 TEST(LogitRulesOfARequest, NameTheFieldTheValueAndWhatIsAllowed) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(refusal({.repetition_penalty = 0}), "repetition_penalty is 0; it must be above 0 and at most 100 (1: off)");
+  EXPECT_EQ(refusal({.repetition_penalty = 0}), "repetition_penalty is 0; it must lie in [0.01, 100] (1: off)");
   EXPECT_NE(refusal({.repetition_penalty = nan}), "accepted");
-  EXPECT_NE(refusal({.repetition_penalty = 1e-60}), "accepted");  // 0 in fp32
+  EXPECT_NE(refusal({.repetition_penalty = 1e-38}), "accepted");  // logits would become infinite
   EXPECT_NE(refusal({.repetition_penalty = 100.5}), "accepted");
   EXPECT_EQ(refusal({.presence_penalty = -2.5}), "presence_penalty is -2.5; it must be in -2..2 (0: off)");
   EXPECT_NE(refusal({.presence_penalty = nan}), "accepted");

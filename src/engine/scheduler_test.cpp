@@ -257,6 +257,62 @@ TEST(Scheduler, WhoIsPausedKeepsNeitherSeatNorPagesFromOthers) {
   }
 }
 
+TEST(Scheduler, NobodyWaitsForPagesThatWillNotBeShared) {
+  for (const int why : {0, 1, 2}) {
+    Machine machine({.max_seqs = 4, .rows = 512, .verify_rows = 24, .chunk_len = 128}, 100);
+    Seat& first = machine.add(300, 20);
+    machine.step();
+    Seat& second = machine.add(300, 20);
+    if (why == 0) second.sequence.cache_salt = "b";
+    first.use_cache = why != 1, first.paused = why == 2;
+    machine.step();
+    EXPECT_EQ(machine.scheduler->num_running(), 2) << why;
+    first.paused = false;
+    machine.run_dry();
+  }
+}
+
+TEST(Scheduler, DraftsLeaveHalfOfAStepToPromptsAndTakeAllWhereThereAreNone) {
+  Machine machine({.max_seqs = 2, .rows = 64, .verify_rows = 60, .chunk_len = 64}, 100, false);
+  machine.add(8, 500, 50);
+  machine.step();
+  EXPECT_EQ(machine.step().decodes[0].drafts, 50);
+  machine.add(200, 4);
+  const StepPlan& plan = machine.step();
+  EXPECT_EQ(plan.decodes[0].drafts, 31);
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].rows, 32);
+  EXPECT_EQ(machine.scheduler->stats().drafts_dropped, 50 - 31);
+  EXPECT_EQ(machine.scheduler->stats().prefix_asked, 0) << "there is no cache";
+}
+
+TEST(Scheduler, WaitsForThePageOfTheFirstTokenToo) {
+  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 3, false);
+  machine.add(100, 20), machine.add(64, 20);
+  machine.run_dry();
+  EXPECT_EQ(machine.scheduler->stats().preemptions, 0);
+}
+
+TEST(Scheduler, WhatAPreemptedRequestFindsOfItsOwnWasNotFoundAtFirst) {
+  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 6);
+  machine.add(64, 200);
+  Seat& last = machine.add(100, 200);
+  last.turn(0, 1);
+  while (last.times_seated < 2) machine.step();
+  EXPECT_GT(machine.scheduler->stats().prefix_found, 0);
+  EXPECT_EQ(last.found, 0);
+}
+
+TEST(Scheduler, TheWorstOfThosePausedLeaves) {
+  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 100, false);
+  Seat &better = machine.add(8, 50, 0, -1), &worse = machine.add(8, 50);
+  machine.step();
+  better.paused = worse.paused = true;
+  machine.add(8, 5);
+  machine.step();
+  EXPECT_TRUE(better.seated_now && !worse.seated_now);
+}
+
 TEST(Scheduler, HoldsItsInvariantsUnderRandomEvents) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     std::mt19937 dice(seed);

@@ -311,6 +311,57 @@ TEST(Service, CountsStepsTokensAndSelectionsAsTheyHappen) {
   EXPECT_NEAR(double(stats.entries_selected) / double(stats.entries_offered), 0.2, 0.02);
 }
 
+TEST(Service, CountsPlainStepsPromptsAndWhatWasWaited) {
+  Gate gate;
+  auto options = tiny(1);
+  options.chunk_len = 64, options.progress = gate.callback();
+  const auto engine = load(options);
+  const auto stream = submit(*engine, ask(8, 5, 130));
+  gate.wait_until_reached();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.open();
+  EXPECT_LT(good(stream->result()).milliseconds.queued, 50);
+  EXPECT_EQ(engine->stats().prompt_tokens, 130);
+  EXPECT_EQ(engine->stats().steps_by_tokens[0], 4);
+}
+
+// Of tokens and of their prompts, beside others and after a preemption, whatever the prefix cache has.
+TEST(Service, LogprobsAreThoseOfTheRequestAlone) {
+  auto options = tiny(8, 0);
+  options.context_len = 0;
+  options.kv_memory_bytes = 8 * int64_t(load(tiny(1))->parts().backend->kv_page_bytes(load(tiny(1))->parts().geometry));
+  const auto engine = load(options);
+  const auto flat = [](const Generation& g) {
+    std::vector<std::pair<int32_t, float>> out;
+    const auto add = [&](const TokenLogprob& of) { out.emplace_back(of.id, of.logprob); };
+    for (const float own : g.logprobs) out.emplace_back(-1, own);
+    for (const auto& own : g.prompt_logprobs) add(own);
+    for (const auto* tops : {&g.top, &g.prompt_top})
+      for (const auto& top : *tops) std::ranges::for_each(top, add);
+    return out;
+  };
+  std::vector<std::vector<std::pair<int32_t, float>>> alone, got;
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (const bool together : {false, true})
+    for (int i = 0; i < 8; ++i) {
+      auto request = ask(uint64_t(i), 200, 70);
+      request.sampling.logprobs = request.sampling.prompt_logprobs = i;
+      streams.push_back(submit(*engine, request));
+      if (!together) alone.push_back(flat(good(streams.back()->result())));
+    }
+  for (size_t i = 8; i < 16; ++i) got.push_back(flat(good(streams[i]->result())));
+  EXPECT_EQ(got, alone);
+  EXPECT_GT(engine->stats().preemptions, 0);
+}
+
+TEST(Service, PromptLogprobsAreNotSkippedForTheCache) {
+  const auto engine = load(tiny(1));
+  auto request = ask(8, 2, 130);
+  (void)tokens_of(*submit(*engine, request));
+  request.sampling.prompt_logprobs = 0;
+  EXPECT_EQ(good(submit(*engine, request)->result()).reused_tokens, 0);
+}
+
 TEST(Service, StreamsMayGoInAnyOrderAtAnyMoment) {
   for (int round = 0; round < 6; ++round) {
     auto engine = load(tiny(3, 256));

@@ -20,8 +20,8 @@ bool Access::host_allowed(std::string_view host) const {
   if (!loopback_ || contains(options_.allowed_hosts, "*")) return true;
   const std::string_view name = host_name(host);
   const bool number = name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos;
-  return name == "localhost" || name == "::1" || number || name == options_.host || contains(options_.allowed_hosts, name) ||
-      options_.host.ends_with(".sock");
+  return boost::beast::iequals(name, "localhost") || name == "::1" || number || name == options_.host ||
+      contains(options_.allowed_hosts, name) || options_.host.ends_with(".sock");
 }
 
 bool Access::origin_allowed(std::string_view origin, const HttpRequest& request) const {

@@ -179,7 +179,8 @@ void Connection::parse() {
         in_at_ += 2;
         continue;
       }
-      began_ = true, head_at_ = Clock::now();
+      if (unread() == 1 && in_[in_at_] == '\r') break;
+      began_ = true, watched_since_ = Clock::now(), body_seen_ = 0;
     }
     const std::string_view seen = std::string_view(in_).substr(in_at_);
     if (!head_known_ && seen[0] == 0x16) return handler_.refused("tls", 0), close("tls");
@@ -325,7 +326,7 @@ void Connection::flush() {
 void Connection::exchange_ended(bool keep_alive) {
   exchange_.reset();
   if (!open()) return;
-  if (!keep_alive || peer_finished_) {
+  if (!keep_alive || (peer_finished_ && unread() == 0)) {
     closing_ = true;
     if (!writing_) flush();
     return;
@@ -335,6 +336,7 @@ void Connection::exchange_ended(bool keep_alive) {
   if (unread() > 0)
     asio::post(descriptor_.get_executor(), [self = shared_from_this()] {
       if (!self->exchange_ && self->open()) self->parse();
+      if (self->peer_finished_ && !self->exchange_ && self->open()) self->close("closed");
       self->want_input();
     });
   want_input();
@@ -368,11 +370,13 @@ void Connection::tick(Clock::time_point now) {
     if (unused || idle) close("closed");
     return;
   }
-  const double late = seconds(now - head_at_) - limits_.header_timeout;
-  if (late <= 0) return;
+  // Looked at again and again: what came at first buys no silence later.
+  const double watched = seconds(now - watched_since_);
+  if (watched < limits_.header_timeout) return;
   if (!head_known_) return refuse("slow_headers", 408, "the headers did not come in time");
-  if (double(parser_->get().body().size()) < late * double(limits_.min_body_rate))
-    refuse("slow_body", 408, "the body comes too slowly");
+  const size_t came = parser_->get().body().size() - std::exchange(body_seen_, parser_->get().body().size());
+  watched_since_ = now;
+  if (double(came) < watched * double(limits_.min_body_rate)) refuse("slow_body", 408, "the body comes too slowly");
 }
 
 }

@@ -70,7 +70,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closing_ = false;                    // once everything is written
   bool lingering_ = false;                  // written: what still comes is thrown away, so that the client can read the answer
   bool crowded_ = false;                    // too much is unsent
-  Clock::time_point since_, head_at_, progress_at_;
+  Clock::time_point since_, watched_since_, progress_at_;
+  size_t body_seen_ = 0;  // at watched_since_
   std::shared_ptr<Answer> exchange_;
 };
 

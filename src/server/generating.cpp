@@ -116,17 +116,28 @@ void Generating::pump() {
       over_ = true;
       exchange_->end();
     } else {
-      over_ = true;
-      exchange_->reply({.body = call_->answer(generations_)});
+      over_ = answering_ = true;
+      // With many log-probabilities it takes long. No worker: the server ends.
+      const auto make = [self] {
+        self->answer_ = self->call_->answer(self->generations_);
+        self->world_.loop.post([self] { self->answered(); });
+      };
+      if (!world_.workers.submit(make, SIZE_MAX)) make();
     }
   }
   pumping_ = false;
-  if (over_ && drain()) {
+  if (over_ && !answering_ && drain()) {
     concluded_ = true;
     streams_.clear();  // here and not wherever the last reference goes: the engine's thread must not wait for itself
     exchange_.reset();
     world_.done(*this);
   }
+}
+
+void Generating::answered() {
+  answering_ = false;
+  exchange_->reply({.body = std::move(answer_)});
+  pump();
 }
 
 // True: there is more, but the client must take some of its answer first.

@@ -46,6 +46,7 @@ class Generating : public std::enable_shared_from_this<Generating> {
   void read();      // on a worker
   void admitted();  // back on the loop
   void pump();
+  void answered();  // a worker has made the answer
   bool take(size_t choice, std::string& text);
   void choice_ended(size_t choice, std::string& text);
   void flush(std::string& text);
@@ -78,9 +79,10 @@ class Generating : public std::enable_shared_from_this<Generating> {
   std::vector<Choice> streams_;
 
   std::atomic<bool> cancelled_{false}, news_posted_{false};
-  bool admitted_ = false, over_ = false, streaming_ = false, pumping_ = false, concluded_ = false;
+  bool admitted_ = false, over_ = false, streaming_ = false, pumping_ = false, answering_ = false, concluded_ = false;
   size_t ended_ = 0, model_index_ = 0;
   std::vector<Generation> generations_;
+  std::string answer_;  // the worker's while answering_
 };
 
 }

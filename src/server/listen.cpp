@@ -75,7 +75,9 @@ Result<ListenSocket> open_unix(const std::string& path) {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failed(path, errno, 0, fd);
   // A socket that nobody answers on is left from a process that was killed.
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED)
+  struct stat there = {};
+  if (lstat(path.c_str(), &there) == 0 && S_ISSOCK(there.st_mode) &&
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 && errno == ECONNREFUSED)
     unlink(path.c_str());
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(fd, SOMAXCONN) != 0)
     return failed(path, errno, 0, fd);

@@ -96,11 +96,6 @@ void Metrics::finished(size_t model, const FinishedChoice& choice) {
   m.lossy += !g.lossless;
   Drafter& drafter = m.by_drafter[g.proposer.empty() ? "none" : g.proposer];
   ++drafter.requests, drafter.rounds += g.rounds, drafter.drafted += g.drafted, drafter.accepted += g.accepted;
-  const auto add = [](std::vector<int64_t>& sums, const std::vector<int64_t>& more) {
-    if (sums.size() < more.size()) sums.resize(more.size());
-    for (size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
-  };
-  add(m.drafted_at, g.drafted_by_position), add(m.accepted_at, g.accepted_by_position);
 }
 
 void Metrics::interval_over(size_t model, const EngineStats& now) {
@@ -227,9 +222,10 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
     total("num_draft_tokens_total", "Tokens guessed.", &EngineStats::drafted);
     total("num_accepted_tokens_total", "Guesses that were right.", &EngineStats::accepted);
     out.family(fmt::format("{}num_accepted_tokens_per_pos_total", prefix), "counter", "Guesses that were right, by position.");
-    for (const Model& m : models_)
-      for (size_t i = 0; i < m.accepted_at.size(); ++i)
-        out.value({{"model_name", m.name}, {"engine", "0"}, {"position", whole(double(i))}}, double(m.accepted_at[i]));
+    for (size_t model = 0; model < models_.size(); ++model)
+      for (size_t i = 0; i < engines[model].stats.accepted_by_position.size(); ++i)
+        out.value({{"model_name", models_[model].name}, {"engine", "0"}, {"position", whole(double(i))}},
+            double(engines[model].stats.accepted_by_position[i]));
   }
   const auto of_interval = [&](std::string_view name, std::string_view help, auto member) {
     out.family(name, "gauge", help);
@@ -239,9 +235,10 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
   of_interval("sglang:spec_accept_rate", "Share of guesses that were right, over the last ten seconds.", &Model::accept_rate);
   of_interval("sglang:spec_num_draft_tokens", "Guesses a round, over the last ten seconds.", &Model::drafts_a_round);
   out.family("hunch:drafted_tokens_per_pos_total", "counter", "Tokens guessed, by position.");
-  for (const Model& m : models_)
-    for (size_t i = 0; i < m.drafted_at.size(); ++i)
-      out.value({{"model_name", m.name}, {"position", whole(double(i))}}, double(m.drafted_at[i]));
+  for (size_t model = 0; model < models_.size(); ++model)
+    for (size_t i = 0; i < engines[model].stats.drafted_by_position.size(); ++i)
+      out.value({{"model_name", models_[model].name}, {"position", whole(double(i))}},
+          double(engines[model].stats.drafted_by_position[i]));
   const auto by_drafter = [&](std::string_view name, std::string_view help, auto member) {
     out.family(name, "counter", help);
     for (const Model& m : models_)

@@ -57,7 +57,6 @@ class Metrics {
     std::string name;
     std::map<std::string, int64_t> by_reason;
     std::map<std::string, Drafter> by_drafter;
-    std::vector<int64_t> drafted_at, accepted_at;
     int64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, lossy = 0, failed = 0, unknown = 0;
     double prefill_ms = 0, draft_ms = 0, verify_ms = 0, select_ms = 0, kv_bytes = 0, longest_queue = 0;
     EngineStats then;  // at the end of the last interval

@@ -10,6 +10,7 @@
 #include "server/answer_text.h"
 #include "server/api_keys.h"
 #include "server/exposition.h"
+#include "server/listen.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/options.h"
@@ -69,15 +70,17 @@ TEST(Routes, AreFoundByMethodAndPath) {
   EXPECT_EQ(match_route("OPTIONS", "/tokenize").status, 204);
   EXPECT_EQ(match_route("OPTIONS", "*").status, 204);
   EXPECT_EQ(match_route("GET", "/health/").status, 404);
-  const RouteMatch model = match_route("GET", "/v1/models/org/my%20model");
-  EXPECT_EQ(model.route, Route::Model);
-  EXPECT_EQ(model.argument, "org/my model");
+  for (const char* path : {"/v1/models/org/my%20model", "/v1/models/org%2Fmy%20model"}) {
+    const RouteMatch model = match_route("GET", path);
+    EXPECT_EQ(model.route, Route::Model);
+    EXPECT_EQ(model.argument, "org/my model");
+  }
 }
 
 TEST(Routes, PathsNotInPlainFormAre400) {
-  for (const char* path :
-      {"", "health", "*", "//health", "/v1//models", "/v1/../metrics", "/v1/./models", "/..", "/.", "/a%00", "/a%2f",
-          "/%2e%2e/metrics", "/a%2E", "/a%5c", "/a\\b", "/a%", "/a%2", "/a%zz", "/a%25", "/a%0a", "http://x/health", "/a\x7f"})
+  for (const char* path : {"", "health", "*", "//health", "/v1//models", "/v1/../metrics", "/v1/./models", "/..", "/.", "/a%00",
+           "/a%2f", "/v1/models/a%2f..", "/%2e%2e/metrics", "/a%2E", "/a%5c", "/a\\b", "/a%", "/a%2", "/a%zz", "/a%25", "/a%0a",
+           "http://x/health", "/a\x7f"})
     EXPECT_EQ(match_route("GET", path).status, 400) << path;
 }
 
@@ -96,7 +99,7 @@ TEST(Access, OnLoopbackOnlyOwnNamesAreNames) {
   ServerOptions options;
   options.allowed_hosts = {"box.example"};
   Access access(options);
-  for (const char* host : {"localhost", "localhost:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8000", "box.example:8000"})
+  for (const char* host : {"localhost", "LocalHost:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8000", "box.example:8000"})
     EXPECT_EQ(status_of(access, asked({{"host", host}}), true), 200) << host;
   for (const char* host :
       {"evil.example", "localhost.evil.example", "", "192.168.0.1", "127.evil.example:8000", "127.0.0.1@evil", "[::2]:80"})
@@ -118,6 +121,14 @@ TEST(Access, OriginsAreTheOwnOneOrNamed) {
   }
   const Headers headers = access.cors_headers(from("https://a.example"), true);
   EXPECT_EQ(headers[0], (std::pair<std::string, std::string>("Access-Control-Allow-Origin", "https://a.example")));
+}
+
+TEST(ListenSocket, AFileThatIsNoSocketStays) {
+  const std::string path = ::testing::TempDir() + "notes.sock";
+  std::ofstream(path) << "kept";
+  EXPECT_FALSE(open_listen_socket(path, 0).ok());
+  EXPECT_TRUE(std::ifstream(path).good());
+  (void)unlink(path.c_str());
 }
 
 TEST(Access, KeysComeAsBearerOrHeader) {
@@ -164,7 +175,6 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
   generation.tokens = {1, 2, 3};
   generation.proposer = "suffix";
   generation.rounds = 2, generation.drafted = 4, generation.accepted = 1;
-  generation.drafted_by_position = {2, 2}, generation.accepted_by_position = {1, 0};
   generation.lossless = false;
   metrics.finished(0, {.generation = &generation, .reason = "stop", .first_token_seconds = 0.03, .total_seconds = 2});
   metrics.finished(0, {.reason = "error"});
@@ -177,6 +187,7 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
   engine.stats.rounds = 14, engine.stats.drafted = 48, engine.stats.accepted = 16;
   metrics.interval_over(0, engine.stats);
   engine.stats.corrupted = 1;
+  engine.stats.drafted_by_position = {2, 2}, engine.stats.accepted_by_position = {1, 0};  // of failed requests too
   const std::string text = metrics.text({engine}, {});
   // Of one model; those of vLLM, and what is like them, name an engine, too.
   const auto expect = [&](std::string line, const std::string& labels) {

@@ -41,8 +41,8 @@ int hex(char c) {
   return -1;
 }
 
-// The path as it is meant, or nothing where two readers could disagree on what is meant: encoded slashes and dots, empty or dot
-// segments, control characters.
+// The path as it is meant, or nothing where two readers could disagree on what is meant: encoded slashes (clients encode those of
+// models' names) and dots, empty or dot segments, control characters.
 std::optional<std::string> plain_path(std::string_view target) {
   const std::string_view path = target.substr(0, target.find_first_of("?#"));
   if (path.empty() || path[0] != '/') return {};
@@ -52,7 +52,7 @@ std::optional<std::string> plain_path(std::string_view target) {
     if (c == '%') {
       if (i + 2 >= path.size() || hex(path[i + 1]) < 0 || hex(path[i + 2]) < 0) return {};
       c = char(hex(path[i + 1]) * 16 + hex(path[i + 2]));
-      if (c == '/' || c == '.' || c == '%' || c == '\\') return {};
+      if ((c == '/' && !path.starts_with(kModelPrefix)) || c == '.' || c == '%' || c == '\\') return {};
       i += 2;
     }
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return {};

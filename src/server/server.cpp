@@ -1,6 +1,8 @@
 // The server's life: start, ready, drain, end. What it answers is in answers.cpp.
 #include "server/server.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -37,6 +39,11 @@ Server::~Server() {
 }
 
 Status Server::start() {
+  if (const std::string& path = options_.log_file; !path.empty()) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    if (fd < 0) return usage_error(fmt::format("--log-file: cannot write to {}: {}", path, std::strerror(errno)));
+    ::close(fd);
+  }
   HUNCH_TRY(socket_, open_listen_socket(options_.host, options_.port));
   access_.set_loopback(socket_.loopback);
   if (const Status status = access_.load_keys(); !status.ok()) {

@@ -30,8 +30,10 @@ void DraftCopy::open(const Sequence& sequence, int64_t tail) {
   // The tail holds what is left of a block, the selecting pass's rows and, from the accepted one on, the next round's drafts.
   const int64_t pages = (max_count + block_ - 1 + 2 * max_rows_ + tail + kPageLen - 1) / kPageLen;
   if (max_count > state.max_count) {
+    if (state.index)
+      (void)backend_.synchronize();  // choices of who had the slot may still wait; a failure shows at the next step
     state.index = {};
-    state.index = backend_.allocate(size_t(geometry_.layers * sets_ * max_count) * sizeof(int32_t) + 64);
+    state.index = backend_.allocate(size_t(geometry_.layers * sets_ * max_count) * sizeof(int32_t) + 64, Memory::Spare);
     state.max_count = max_count;
   }
   if (!in_place_ && pages > std::ssize(state.pages)) {

@@ -463,6 +463,20 @@ TEST(Policies, OfDraftStepsSelectWhatTheirDefinitionsSay) {
     }
 }
 
+TEST(Policies, QuestReadsAllWhereItsBoundsHaveNoRoom) {
+  for (const char* device : {"reference", "cpu"}) {
+    Rig rig(device, "quest", {.ratio = 0.2, .max_tokens = 64, .page = 4});
+    for (const bool room : {true, false, true}) {
+      Live run = rig.start(0, 200);
+      if (!room) run.sequence.max_len = int64_t(1) << 40, rig.policy->open(run.sequence);
+      rig.prompt_pass({&run});
+      int selected = 0;
+      rig.draft(run, {0}, [&](int, const float*) { ++selected; });
+      EXPECT_EQ(selected > 0, room);
+    }
+  }
+}
+
 TEST(Policies, RandomDrawsAnewEveryRoundAndAlikeEveryTime) {
   std::vector<Ints> lists[2];
   for (auto& seen : lists) {

@@ -19,14 +19,14 @@ struct PolicyOptions {
   int sinks = 0, recent = 0;
   std::string metric = "weight", rows = "all", combine = "max", share = "kv_head";
   int spread = 16;                   // vegas: entries behind a high score, in whole blocks
-  int64_t max_tokens = 0;            // > 0: a fixed budget of entries in place of the ratio (sparse_attn_max_tokens)
+  int64_t max_tokens = 0;            // > 0: entries kept at most, whatever ratio and min_tokens say (sparse_attn_max_tokens)
   int page = 16;                     // quest: entries of a page
   int block = 8;                     // vegas: aligned blocks of so many entries are kept whole, by their greatest score
   int layer_step = 1;                // scored policies: every so many layers one chooses; those behind it read the same positions
   std::vector<uint8_t> skip_layers;  // layers that drafts leave out, a byte a layer; empty: none
 };
 
-// Entries kept of `valid`: min(valid, max_tokens) if a budget is given, else min(valid, max(min_tokens, ceil(ratio valid))). The
+// Entries kept of `valid`: min(valid, max(min_tokens, ceil(ratio valid))), at most max_tokens where that is said. The
 // ratio counts as the decimal it was written as: plain ceil of the double product is one too many at 300 x 0.07.
 int64_t kept_entries(const PolicyOptions&, int64_t valid);
 

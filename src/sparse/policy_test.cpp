@@ -44,10 +44,10 @@ TEST(KeptEntries, NeverDecreasesAndNeverExceedsThePrefix) {
     }
 }
 
-TEST(KeptEntries, IsTheGivenBudgetWhereThereIsOne) {
+TEST(KeptEntries, IsAtMostTheGivenBudget) {
   EXPECT_EQ(kept_entries({.ratio = 0.5, .min_tokens = 64, .max_tokens = 40}, 1000), 40);
-  EXPECT_EQ(kept_entries({.ratio = 0.01, .max_tokens = 40}, 1000), 40);
-  EXPECT_EQ(kept_entries({.max_tokens = 40}, 30), 30);
+  EXPECT_EQ(kept_entries({.ratio = 0.01, .max_tokens = 40}, 1000), 16);
+  EXPECT_EQ(kept_entries({.ratio = 1, .max_tokens = 40}, 30), 30);
 }
 
 TEST(Selection, PutsTheTailBehindTheSelectedEntries) {

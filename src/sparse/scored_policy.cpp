@@ -57,7 +57,7 @@ void ScoredPolicy::open(const Sequence& sequence) {
   state.draft_lse = backend_.allocate(row_bytes);
   state.last_lse = backend_.allocate(size_t(geometry_.layers) * heads_ * sizeof(float));
   if (how_.rows != Rows::Last && how_.rows != Rows::Accepted) return;
-  state.q = backend_.allocate(row_bytes * size_t(geometry_.head_dim));
+  state.q = backend_.allocate(row_bytes * size_t(geometry_.head_dim), Memory::Spare);
   state.true_lse = backend_.allocate(row_bytes);
 }
 

@@ -112,6 +112,14 @@ class Requests(ServerTest):
     bodies = [json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in data.split(b"HTTP/1.1 ")[1:]]
     self.assertEqual([b["usage"]["completion_tokens"] for b in bodies], [3, 2])
 
+  def test_what_came_before_the_end_of_input_is_answered(self):
+    with self.socket(20) as s:
+      s.sendall(completion_bytes(SHORT, close=False) + b"\r")
+      time.sleep(0.05)
+      s.sendall(b"\n" + get_bytes("/health") * 2)
+      s.shutdown(socket.SHUT_WR)
+      self.assertEqual(read_all(s).count(b"HTTP/1.1 200"), 3)
+
   def test_request_ids_are_echoed_if_printable_and_short(self):
     status, headers, _ = self.get("/health", headers={"X-Request-Id": "abc-1:2"})
     self.assertEqual(headers["X-Request-Id"], "abc-1:2")

@@ -225,7 +225,9 @@ class LLM:
         if not running.over:
           await asyncio.sleep(pause)
     finally:
-      running.stream.close()
+      # It waits for the pass that runs, which others of this loop need not.
+      running.stream.cancel()
+      await asyncio.shield(asyncio.to_thread(running.stream.close))
 
   def _run(self, jobs: list[_Job], priority: Sequence[int] | None) -> list[RequestOutput]:
     if priority is not None and len(priority) != len(jobs):

@@ -280,8 +280,7 @@ void CudaAttention::enqueue(Commands& commands, const AttentionArgs& args) {
   kv_bytes_ += sorted_bytes_;
   for (Launch* launch : sorted_) {
     Call call{args.layer, args.scale, args.q, args.out, args.lse, args.sinks};
-    call.shift = launch->shift, call.head_dim = launch->head_dim;
-    call.group = int(args.q.extent[1]) / launch->runs[0]->kv.store->kv_heads;
+    call.group = launch->group, call.shift = shift_of(call.group), call.head_dim = launch->head_dim;
     run(commands, *launch, call);
   }
   // Rows of many M tiles leave their scores in a second look at K, only the rows that are used.
@@ -328,7 +327,7 @@ void CudaAttention::sort(const AttentionArgs& args) {
     launch.paired = !launch.general && (run.num_rows << shift) > kTileRows;
     launch.lines = !launch.general && in_lines(run);
     launch.columns = launch.general || columns_of(run) == 0 ? 0 : most_columns[launch.lines];
-    launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = shift;
+    launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.group = group;
     const auto all = wanted_.all();
     const auto place = std::ranges::find_if(all, [&](const Launch& l) { return l.same_kind(launch); });
     if (place == all.end()) wanted_.add().begin(launch);
@@ -367,7 +366,7 @@ void CudaAttention::score(Commands& commands, int layer, float scale, View<const
   launch.general = !kv_plane(kv, layer).on_tensor_cores || call.group > kMostTensorGroup;
   launch.paired = !launch.general && (std::ssize(planned.rows) << call.shift) > kTileRows;
   launch.columns = launch.general ? 0 : columns_for(std::ssize(planned.rows) << call.shift);
-  launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.shift = call.shift;
+  launch.dtype = store.dtype, launch.head_dim = store.head_dim, launch.group = call.group;
   launch.runs.push_back(&run);
   this->run(commands, place_for(launch), call);
   kv_bytes_ += uint64_t(scores.prefix_len) * uint64_t(store.kv_heads) * kv_row_bytes(store.dtype, store.head_dim);

@@ -33,7 +33,7 @@ class CudaAttention {
   struct Launch {
     bool general = false, paired = false, lines = false, keys_only = false;
     DType dtype = DType::BF16;
-    int head_dim = 0, shift = 0, columns = 0;  // columns: 0: packed rows stand in rows
+    int head_dim = 0, group = 1, columns = 0;  // columns: 0: packed rows stand in rows
     std::vector<const AttentionRun*> runs;
     KeptList<PlannedRun> planned;
     // Made of these.
@@ -62,13 +62,13 @@ class CudaAttention {
     void list_combined(int padded_group, int group);
     void begin(const Launch& kind) {  // no runs yet, of that kind
       general = kind.general, paired = kind.paired, lines = kind.lines, keys_only = kind.keys_only;
-      dtype = kind.dtype, head_dim = kind.head_dim, shift = kind.shift, columns = kind.columns;
+      dtype = kind.dtype, head_dim = kind.head_dim, group = kind.group, columns = kind.columns;
       runs.clear(), planned.clear();
       planned_already = false, there.list = 0;
     }
     bool same_kind(const Launch& o) const {
       return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only && dtype == o.dtype &&
-          head_dim == o.head_dim && shift == o.shift && columns == o.columns;
+          head_dim == o.head_dim && group == o.group && columns == o.columns;
     }
     bool same_plan(const Launch& o) const { return planned_already && same_kind(o) && planned == o.planned; }
   };

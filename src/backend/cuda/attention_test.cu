@@ -77,6 +77,17 @@ TEST(CudaAttention, EqualsReferenceAroundBlockSplitAndSuperEdges) {
     }
 }
 
+// Plans are kept: a drafter's rows may stand where the target's do, under as many KV heads and fewer query heads.
+TEST(CudaAttention, EqualsReferenceForOtherQueryHeadsAtTheSamePositions) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const int group : {4, 3, 4}) {
+    const KvShape shape{DType::BF16, 2, group, 64};
+    KvPair kv(*device.commands, shape, 203);
+    for (const int64_t rows : {1, 2}) expect_reference(device, kv, chunk(shape, 200, rows));
+  }
+}
+
 TEST(CudaAttention, EqualsReferenceWithinWindows) {
   HUNCH_NEEDS_DEVICE();
   Device device;

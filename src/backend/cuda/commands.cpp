@@ -91,14 +91,18 @@ Commands::Staging& Commands::staging() {
 const void* Commands::add_data(const void* from, size_t bytes) {
   if (bytes == 0) return device_ + kArgsBytes;
   Uploaded& known = uploaded_[from];
-  if (known.bytes == bytes && std::memcmp(staging().host + kArgsBytes + known.offset, from, bytes) == 0)
-    return device_ + kArgsBytes + known.offset;
-  HUNCH_CHECK(data_used_ + aligned(bytes) <= kDataBytes);
-  const size_t offset = data_used_;
-  std::memcpy(staging().host + kArgsBytes + offset, from, bytes);
-  data_used_ += aligned(bytes);
-  known = {bytes, offset};
-  return device_ + kArgsBytes + offset;
+  if (known.bytes == bytes && std::memcmp(known.host, from, bytes) == 0) return known.device;
+  std::byte *host = staging().host + kArgsBytes + data_used_, *device = device_ + kArgsBytes + data_used_;
+  if (data_used_ + aligned(bytes) <= kDataBytes) {
+    data_used_ += aligned(bytes);
+  } else {
+    const Buffer& more = more_data_.emplace_back(pinned_memory(bytes));
+    host = device = static_cast<std::byte*>(more.data());
+    if (!more && !good(cudaErrorMemoryAllocation, kTakingScratch)) return device_;  // no kernel will be started any more
+  }
+  std::memcpy(host, from, bytes);
+  known = {bytes, host, device};
+  return device;
 }
 
 void Commands::add_launch(const void* kernel, const Grid& grid, const void* args, size_t bytes) {
@@ -288,7 +292,7 @@ Status Commands::wait() {
   since_mark_ms_ = 0;
   if (std::exchange(marking_, false)) good(cudaEventElapsedTime(&since_mark_ms_, marked_, done_), "taking the time");
   for (void* memory : outgrown_) (void)cudaFree(memory);
-  outgrown_.clear();
+  outgrown_.clear(), more_data_.clear();
   return {};
 }
 

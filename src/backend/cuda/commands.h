@@ -62,8 +62,8 @@ class Commands {
   Commands(const Commands&) = delete;
   Commands& operator=(const Commands&) = delete;
 
-  // Before every op: a list that is nearly full is submitted, so that an op's data and kernels stay in one list (3 MiB of data, 1
-  // MiB of arguments for one op).
+  // Before every op: a list that is nearly full is submitted, so that an op's data and kernels stay in one list (1 MiB of
+  // arguments for one op; data beyond 3 MiB may be read from pinned memory).
   void begin_op();
 
   // Host values that kernels of this list read at the address returned (device memory, aligned to 16); copied now. The same array
@@ -145,7 +145,8 @@ class Commands {
     size_t args;  // offset in the argument region
   };
   struct Uploaded {
-    size_t bytes = 0, offset = 0;
+    size_t bytes = 0;
+    const std::byte *host = nullptr, *device = nullptr;
   };
   struct Node {
     cudaGraphNode_t node = nullptr;
@@ -204,7 +205,8 @@ class Commands {
   int unsettled_ = 0;          // launches behind the last barrier that wrote caches
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
-  std::vector<void*> outgrown_;  // workspaces that kernels in flight may still use
+  std::vector<void*> outgrown_;    // workspaces that kernels in flight may still use
+  std::vector<Buffer> more_data_;  // likewise: pinned, of lists whose data were too many
   Counters counters_;
   cudaEvent_t marked_ = nullptr, done_ = nullptr;
   bool marking_ = false;

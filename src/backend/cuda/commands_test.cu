@@ -86,6 +86,22 @@ TEST_F(CommandList, AGraphTakesOtherGrids) {
   EXPECT_EQ(commands->counters().refits, before);  // by now both have graphs of their own
 }
 
+TEST_F(CommandList, DataMayBeMoreThanTheListHasRoomFor) {
+  constexpr int kN = 1'500'000;
+  test::DeviceArray<float> x(kN);
+  std::vector<float> one(kN), two(kN);
+  for (const float round : {0.0f, 1.0f}) {
+    std::iota(one.begin(), one.end(), round), std::iota(two.begin(), two.end(), 7.0f);
+    const float *a = commands->data(std::span<const float>(one)), *b = commands->data(std::span<const float>(two));
+    EXPECT_EQ(b, commands->data(std::span<const float>(two)));
+    add((kN + 127) / 128, a, b, x.data(), kN);
+    two.assign(kN, -1);
+    ASSERT_TRUE(commands->wait().ok());
+    const auto out = x.get();
+    for (int i = 0; i < kN; ++i) ASSERT_EQ(out[i], float(i) + round + float(i) + 7);
+  }
+}
+
 TEST_F(CommandList, InAHurryTheBeginningOfAListStartsAlone) {
   test::DeviceArray<float> x(std::vector<float>(128, 0));
   const std::vector<float> one(128, 1);

@@ -381,6 +381,8 @@ std::string CudaBackend::lacks(const Checkpoint& checkpoint) const {
     if (asked) out += fmt::format("{}{}", out.empty() ? "" : ", ", what);
   };
   add(shape.latent.used(), "latent attention (DeepSeek)");
+  add(shape.heads > 64 * shape.kv_heads, "more than 64 query heads for a KV head");
+  add(shape.head_dim % 4 != 0, "heads whose size is no multiple of 4");
   if (shape.nsa.used()) {
     const std::string lacking = nsa_lacks(shape.nsa, shape.heads, shape.kv_heads, shape.head_dim);
     add(!lacking.empty(), lacking.c_str());

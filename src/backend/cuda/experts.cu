@@ -173,22 +173,22 @@ struct Form {
   void (*kernels[2][2])(const ExpertProducts*);  // [gated][many rows]
   size_t ring_bytes;
 };
-template <DType kType, int kPairs, bool kGated>
-constexpr auto kKernel = expert_products_kernel<kType, kPairs / 8, kGated>;
-template <DType kType>
-constexpr Form kForm{{{kKernel<kType, kFewPairs, false>, kKernel<kType, kManyPairs, false>},
-                         {kKernel<kType, kFewPairs, true>, kKernel<kType, kManyPairs, true>}},
-    kRingBytes<kType>};
-Form form_of(DType type) {
+template <DType kType, int kPairs, bool kGated, int kSides>
+constexpr auto kKernel = expert_products_kernel<kType, kPairs / 8, kGated, kSides>;
+template <DType kType, int kSides>
+constexpr Form kForm{{{kKernel<kType, kFewPairs, false, kSides>, kKernel<kType, kManyPairs, false, kSides>},
+                         {kKernel<kType, kFewPairs, true, kSides>, kKernel<kType, kManyPairs, true, kSides>}},
+    kRingBytes<kType, kSides>};
+Form form_of(DType type, bool two_sides) {
   switch (type) {
-    case DType::Q8_0: return kForm<DType::Q8_0>;
-    case DType::Q4_0: return kForm<DType::Q4_0>;
-    case DType::Q4_K: return kForm<DType::Q4_K>;
-    case DType::Q5_K: return kForm<DType::Q5_K>;
-    case DType::Q6_K: return kForm<DType::Q6_K>;
-    case DType::F8_E4M3: return kForm<DType::F8_E4M3>;
-    case DType::MXFP4: return kForm<DType::MXFP4>;
-    default: return kForm<DType::BF16>;
+    case DType::Q8_0: return two_sides ? kForm<DType::Q8_0, 2> : kForm<DType::Q8_0, 1>;
+    case DType::Q4_0: return two_sides ? kForm<DType::Q4_0, 2> : kForm<DType::Q4_0, 1>;
+    case DType::Q4_K: return kForm<DType::Q4_K, 1>;
+    case DType::Q5_K: return kForm<DType::Q5_K, 1>;
+    case DType::Q6_K: return kForm<DType::Q6_K, 1>;
+    case DType::F8_E4M3: return two_sides ? kForm<DType::F8_E4M3, 2> : kForm<DType::F8_E4M3, 1>;
+    case DType::MXFP4: return two_sides ? kForm<DType::MXFP4, 2> : kForm<DType::MXFP4, 1>;
+    default: return kForm<DType::BF16, 1>;
   }
 }
 
@@ -285,10 +285,15 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
     const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
                               int64_t pairs_of_row, float* out, uint4* gated, bool listed) {
       const int64_t units = weight.num_tiles * weight.splits;
-      // Side by side where blocks are few, else in turn: smaller blocks wait less for each other.
-      const int64_t groups_of_warps = units * now_used < 4 * device_facts().num_sms ? matrices : 1;
-      const int64_t per_block = std::clamp<int64_t>(units * groups_of_warps * now_used / kWantedBlocks, 1, 8);
-      const Form form = form_of(weight.form);
+      // Short records of codes two sides at a time; else gate and up side by side where blocks are few, or in turn: smaller
+      // blocks wait less for each other.
+      const int64_t blocks = units * now_used, sms = device_facts().num_sms;
+      const bool short_codes = weight.form != DType::BF16 && record_shape(weight.form).inputs == 64;
+      const bool two_sides = short_codes && (matrices == 2 || (units % 2 == 0 && blocks >= 8 * sms));
+      const int64_t groups_of_warps = blocks < 4 * sms && !two_sides ? matrices : 1;
+      int64_t per_block = std::clamp<int64_t>(blocks * groups_of_warps / kWantedBlocks, 1, 8);
+      if (two_sides && matrices == 1) per_block += per_block % 2;
+      const Form form = form_of(weight.form, two_sides);
       const Grid grid{.blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(entries)),
           .threads = 128 * unsigned(groups_of_warps),
           .shared_bytes = size_t(groups_of_warps) * form.ring_bytes};

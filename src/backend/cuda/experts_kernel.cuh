@@ -2,8 +2,9 @@
 // own quarter of every record through its own ring in shared memory, several records ahead: no warp waits for another until
 // the runs' sums are added. Four warps have a unit, 64, 32 or 16 features with all their runs; a block goes through several
 // units of one expert without emptying its rings. Rows come in bf16 as mma_sync takes them (fragment_of); four threads of a row
-// read 64 bytes, and those of the next part while this one's weights come. The sums of plain_rows_kernel, bit for bit. Gate and
-// up are of one block, four warps each or the same in turn, which leaves the gated rows as down reads them.
+// read 64 bytes, parts ahead; as they take as much of L1 as codes do, those may be read two sides at a time: gate and up, or two
+// units. The sums of plain_rows_kernel, bit for bit. Gate and up are of one block, both sides, four warps each or the same in
+// turn, which leaves the gated rows as down reads them.
 #pragma once
 
 #include "backend/cuda/gate.cuh"
@@ -77,29 +78,30 @@ HUNCH_DEVICE void copy_quarter(uint32_t to, const std::byte* from, int quarter, 
   }
 }
 
-// A stage is as many records as are read in one go.
-template <DType kType>
-constexpr int kTogetherOf = record_shape(kType).bytes < 4096 ? 2 : 1;
-template <DType kType>
-constexpr int kRingStages = std::min(6, 32768 / (kTogetherOf<kType> * record_shape(kType).bytes));
-template <DType kType>
-constexpr int kRingBytes = kRingStages<kType>* kTogetherOf<kType>* record_shape(kType).bytes;
+// A stage is a record of every side.
+template <DType kType, int kSides>
+constexpr int kStageBytes = kSides* record_shape(kType).bytes;
+template <DType kType, int kSides>
+constexpr int kRingBytes = std::min(6, 32768 / kStageBytes<kType, kSides>) * kStageBytes<kType, kSides>;
 
-// Grid: (units / per_block, entries of `used`, each at most 8 kGroups pairs), of 128 threads, or 256 where kGated; shared: a
-// ring for each 128.
-template <DType kType, int kGroups, bool kGated>
-__global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroups > 1 ? kGated ? 1 : 2 : 0))
+// kSides: passes (of a unit, or of one of its matrices) that a warp does together; a block has a multiple of them.
+// Grid: (units / per_block, entries of `used`, each at most 8 kGroups pairs), of 128 threads, or 256 where kWide; shared: a ring
+// for each 128.
+template <DType kType, int kGroups, bool kGated, int kSides, bool kWide = kGated&& kSides == 1>
+__global__ void __launch_bounds__(kWide ? 256 : 128, (kWide ? 3 : 6) - (kGroups > 1 ? kWide ? 1 : 2 : 0))
     expert_products_kernel(const ExpertProducts* args) {
   constexpr RecordShape kShape = record_shape(kType);
   constexpr int kParts = kShape.inputs / 64;
-  constexpr int kTogether = kTogetherOf<kType>, kStageBytes = kTogether * kShape.bytes, kStages = kRingStages<kType>;
+  constexpr int kStage = kStageBytes<kType, kSides>, kStages = kRingBytes<kType, kSides> / kStage;
+  constexpr int kAhead = kGroups > 1 ? 1 : 2;  // parts of rows in registers
   extern __shared__ __align__(128) std::byte rings[];
-  __shared__ float partial[kGated ? 2 : 1][4][4 * kGroups][32];
+  __shared__ float partial[kGated || kSides > 1 ? 2 : 1][4][4 * kGroups][32];
   __shared__ int pair_of[8 * kGroups];
-  const int t = int(threadIdx.x) % 128, lane = t % 32, warp = t / 32, group = kGated ? int(threadIdx.x) / 128 : 0;
+  const int t = kWide ? int(threadIdx.x) % 128 : int(threadIdx.x), lane = t % 32, warp = t / 32,
+            group = kWide ? int(threadIdx.x) / 128 : 0;
   const int splits = args->splits, split_shift = splits / 2, num_records = args->num_records;  // 1, 2, 4: shift 0, 1, 2
   // Of a unit each group of four warps has `turns` matrices, one after the other.
-  const int matrices = kGated ? args->matrices : 1, turns = kGated ? matrices * 128 / int(blockDim.x) : 1;
+  const int matrices = kGated ? args->matrices : 1, turns = kWide ? matrices * 128 / int(blockDim.x) : matrices;
   const int split = warp & (splits - 1);
   const int first_unit = int(blockIdx.x) * args->per_block;
   const int first_pass = first_unit * turns, end_pass = min(first_unit + args->per_block, args->units) * turns;
@@ -121,29 +123,31 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
   const int own_pair = t < num_pairs ? __ldcg(args->pairs + used.y + t) : 0;
   const auto matrix_of = [&](int pass) { return turns == 1 ? group : pass & 1; };
   const auto sixteen_of = [&](int pass) { return (pass >> (turns - 1)) * (4 >> split_shift) + (warp >> split_shift); };
-  uint32_t memory = shared_address(rings) + uint32_t(group * kRingBytes<kType>);
+  uint32_t memory = shared_address(rings) + uint32_t(group * kRingBytes<kType, kSides>);
   asm volatile("" : "+r"(memory));  // else found anew for every record
-  const std::byte* from = nullptr;  // of the record to be fetched next, as copy_quarter takes it
-  int from_pass = first_pass, from_record = first_record, from_quarter = 0;
+  const std::byte* from[kSides];    // of the records to be fetched next, as copy_quarter takes them
+  int from_pass = first_pass, from_record = first_record, from_quarter[kSides];
   int fetch_to = 0, stage = 0;  // offsets in the ring
-  const auto after = [](int offset) { return offset == (kStages - 1) * kStageBytes ? 0 : offset + kStageBytes; };
+  const auto after = [](int offset) { return offset == (kStages - 1) * kStage ? 0 : offset + kStage; };
   const auto find = [&] {
-    const int sixteen = sixteen_of(from_pass);
-    from = (turns > 1 && matrix_of(from_pass) ? last_tiles : first_tiles) +
-        (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes + sixteen % 4 * kQuarterBytes<kType> + lane * 16;
-    from_quarter = sixteen % 4;
+#pragma unroll
+    for (int side = 0; side < kSides; ++side) {
+      const int pass = from_pass + side, sixteen = sixteen_of(pass);
+      from[side] = (turns > 1 && matrix_of(pass) ? last_tiles : first_tiles) +
+          (int64_t(sixteen / 4) * num_records + first_record) * kShape.bytes + sixteen % 4 * kQuarterBytes<kType> + lane * 16;
+      from_quarter[side] = sixteen % 4;
+    }
   };
   const auto fetch = [&] {  // a group of copies even where none is left
     if (from_pass < end_pass) {
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        if (i > 0 && from_record + i >= end_record) break;
-        copy_quarter<kType>(memory + uint32_t(fetch_to + i * kShape.bytes), from + i * kShape.bytes, from_quarter, warp, lane);
+      for (int side = 0; side < kSides; ++side) {
+        copy_quarter<kType>(memory + uint32_t(fetch_to + side * kShape.bytes), from[side], from_quarter[side], warp, lane);
+        from[side] += kShape.bytes;
       }
-      from += kStageBytes, from_record += kTogether;
-      if (from_record >= end_record) {
+      if (++from_record == end_record) {
         from_record = first_record;
-        if (++from_pass < end_pass) find();
+        if ((from_pass += kSides) < end_pass) find();
       }
     }
     end_copies();
@@ -163,23 +167,29 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
     const int i = g * 8 + lane / 4;
     x[g] = args->x + int64_t(pair_of[i < num_pairs ? i : 0] / args->pairs_of_row) * args->x_units + lane % 4;
   }
-  uint4 rows[kGroups][2];
-  const auto load_inputs = [&](int part) {  // 64 of them
+  uint4 rows[kAhead][kGroups][2];
+  // 64 of them: of a part of the run, behind its last those with which the next pass begins.
+  const auto load_inputs = [&]<int kTo>(int record, int of_record) {
+    record += of_record / kParts, of_record %= kParts;
+    if (record >= end_record) record = first_record + kTo / kParts, of_record = kTo % kParts;
+    const int part = (record >> input_shift) * kParts + of_record;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       if (g > 0 && g * 8 >= num_pairs) break;
       const uint4* from = x[g] + uint64_t(unsigned(part)) * 8;  // one address for both
-      rows[g][0] = __ldca(from), rows[g][1] = __ldca(from + 4);
+      rows[kTo][g][0] = __ldca(from), rows[kTo][g][1] = __ldca(from + 4);
     }
   };
-  load_inputs((first_record >> input_shift) * kParts);
+  load_inputs.template operator()<0>(first_record, 0);
+  if constexpr (kAhead > 1) load_inputs.template operator()<1>(first_record, 1);
 
-  for (int pass = first_pass; pass < end_pass; ++pass) {
-    const int matrix = matrix_of(pass), feature = sixteen_of(pass) * 16 + lane / 4, out_dim = args->out_dim;
-    float sums[kGroups][4] = {};
-    const auto multiply = [&](uint32_t record, int at) {
+  for (int pass = first_pass; pass < end_pass; pass += kSides) {
+    const int matrix = matrix_of(pass), out_dim = args->out_dim;
+    float sums[kSides][kGroups][4] = {};
+    const auto multiply = [&]<int kPart>(uint32_t record, int at) {  // kPart: of two records
+      const uint4(&row)[kGroups][2] = rows[kPart % kAhead];
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
+      for (int side = 0; side < kSides; ++side, record += kShape.bytes) {
         uint32_t operand[4][4];
         if constexpr (kType == DType::BF16) {
           const uint32_t feature = record + uint32_t(warp * 2048 + lane % 16 * 128);
@@ -187,65 +197,75 @@ __global__ void __launch_bounds__(kGated ? 256 : 128, (kGated ? 3 : 6) - (kGroup
           for (int step = 0; step < 4; ++step)
             load_matrices(operand[step], feature + uint32_t((step * 2 + lane / 16) ^ lane % 8) * 16);
         } else {
-          decode_part<kType, 0, 4>(load_part<kType>(record, part, t), operand);
+          decode_part<kType, 0, 4>(load_part<kType>(record, kPart % kParts, t), operand);
         }
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
           if (g > 0 && g * 8 >= num_pairs) break;
-          mma_sync(sums[g], operand[0], rows[g][0].x, rows[g][0].y);
-          mma_sync(sums[g], operand[1], rows[g][0].z, rows[g][0].w);
-          mma_sync(sums[g], operand[2], rows[g][1].x, rows[g][1].y);
-          mma_sync(sums[g], operand[3], rows[g][1].z, rows[g][1].w);
+          mma_sync(sums[side][g], operand[0], row[g][0].x, row[g][0].y);
+          mma_sync(sums[side][g], operand[1], row[g][0].z, row[g][0].w);
+          mma_sync(sums[side][g], operand[2], row[g][1].x, row[g][1].y);
+          mma_sync(sums[side][g], operand[3], row[g][1].z, row[g][1].w);
         }
-        // The next part's, of the next pass behind the last.
-        if (part + 1 < kParts) load_inputs((at >> input_shift) * kParts + part + 1);
-        else load_inputs(((at + 1 < end_record ? at + 1 : first_record) >> input_shift) * kParts);
       }
+      load_inputs.template operator()<kPart % kAhead>(at, kPart % kParts + kAhead);
     };
-#pragma unroll 1
-    for (int at = first_record; at < end_record; at += kTogether) {
+    const auto take = [&]<int kRecord>(int at) {  // kRecord: of two
       await_copies<kStages - 2>();
       __syncwarp();  // and all lanes have read the stage before, whose place the next fetch takes
       fetch();
       const uint32_t record = memory + uint32_t(stage);
-      multiply(record, at);
-      if (kTogether > 1 && at + 1 < end_record) multiply(record + kShape.bytes, at + 1);
+      multiply.template operator()<kRecord * kParts>(record, at);
+      if constexpr (kParts > 1) multiply.template operator()<kRecord * kParts + 1>(record, at);
       stage = after(stage);
+    };
+#pragma unroll 1
+    for (int at = first_record; at < end_record; at += 2 / kParts) {  // two parts
+      take.template operator()<0>(at);
+      if (kParts == 1 && at + 1 < end_record) take.template operator()<1>(at + 1);
     }
 
     if (matrix == 0 || turns == 1) __syncthreads();  // the unit before has been read
 #pragma unroll
-    for (int r = 0; r < 4 * kGroups; ++r) partial[matrix][warp][r][lane] = sums[r / 4][r % 4];
-    if (turns > 1 && matrix == 0) continue;
-    float bias[kGated ? 2 : 1][2] = {};  // before the loop they would cost it registers
+    for (int side = 0; side < kSides; ++side)
 #pragma unroll
-    for (int i = 0; i < (kGated ? 4 : 2); ++i)
-      if (biases[i / 2] && feature + i % 2 * 8 < out_dim) bias[i / 2][i % 2] = __ldg(biases[i / 2] + feature + i % 2 * 8);
+      for (int r = 0; r < 4 * kGroups; ++r) partial[kSides > 1 ? side : matrix][warp][r][lane] = sums[side][r / 4][r % 4];
+    if (turns > kSides && matrix == 0) continue;
+    float bias[2][2] = {};  // before the loop they would cost it registers
+#pragma unroll
+    for (int i = 0; i < (kGated || kSides > 1 ? 4 : 2); ++i) {
+      const int k = sixteen_of(kSides > 1 ? pass + i / 2 : pass) * 16 + lane / 4 + i % 2 * 8;
+      if (biases[i / 2] && k < out_dim) bias[i / 2][i % 2] = __ldg(biases[i / 2] + k);
+    }
     __syncthreads();
-    // Every run's warp has some of the registers.
-#pragma unroll 1
-    for (int r = split + splits * group; r < 4 * kGroups && r / 4 * 8 < num_pairs; r += splits * (matrices / turns)) {
-      const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, below = r % 4 / 2, k = feature + 8 * below;
-      const auto value_of = [&](int which, const float(&bias)[2]) {
-        float total = partial[which][warp - split][r][lane];
 #pragma unroll
-        for (int s = 1; s < 4; ++s)
-          if (s < splits) total += partial[which][warp - split + s][r][lane];
-        return total * args->unit + (below ? bias[1] : bias[0]);
-      };
-      const int64_t pair = pair_of[at < num_pairs ? at : 0];
-      if constexpr (!kGated) {
-        if (at < num_pairs && k < out_dim) args->out[pair * out_dim + k] = value_of(0, bias[0]);
-      } else {
-        float value = 0;  // past the end too: down's last record reads the whole tile
-        if (k < out_dim) {
-          const float up = value_of(matrices - 1, bias[1]);
-          const float gate = matrices == 2 ? value_of(0, bias[0]) : args->out[pair * out_dim + k];
-          value = args->clamp.limit > 0 ? clamped_gate(gate, up, args->clamp) : silu(gate) * up;
+    for (int side = 0; side < kSides; ++side) {  // of what is left, of a unit; every run's warp has some of the registers
+      if (side > 0 && matrices == 2) break;
+#pragma unroll 1
+      for (int r = split + splits * group; r < 4 * kGroups && r / 4 * 8 < num_pairs; r += splits * (matrices / turns)) {
+        const int at = r / 4 * 8 + lane % 4 * 2 + r % 2, below = r % 4 / 2;
+        const int k = sixteen_of(pass + side) * 16 + lane / 4 + 8 * below;
+        const auto value_of = [&](int which) {
+          float total = partial[which][warp - split][r][lane];
+#pragma unroll
+          for (int s = 1; s < 4; ++s)
+            if (s < splits) total += partial[which][warp - split + s][r][lane];
+          return total * args->unit + (which ? below ? bias[1][1] : bias[1][0] : below ? bias[0][1] : bias[0][0]);
+        };
+        const int64_t pair = pair_of[at < num_pairs ? at : 0];
+        if constexpr (!kGated) {
+          if (at < num_pairs && k < out_dim) args->out[pair * out_dim + k] = value_of(side);
+        } else {
+          float value = 0;  // past the end too: down's last record reads the whole tile
+          if (k < out_dim) {
+            const float up = value_of(matrices == 2 ? 1 : side);
+            const float gate = matrices == 2 ? value_of(0) : args->out[pair * out_dim + k];
+            value = args->clamp.limit > 0 ? clamped_gate(gate, up, args->clamp) : silu(gate) * up;
+          }
+          const float next = __shfl_down_sync(0xffffffffu, value, 4);  // feature k + 1, where k is even
+          if (at < num_pairs && k % 2 == 0)
+            args->gated[pair * args->gated_units * 4 + k / 32 * 16 + k % 8 / 2 * 4 + k % 32 / 8] = bf16x2_of(value, next);
         }
-        const float next = __shfl_down_sync(0xffffffffu, value, 4);  // feature k + 1, where k is even
-        if (at < num_pairs && k % 2 == 0)
-          args->gated[pair * args->gated_units * 4 + k / 32 * 16 + k % 8 / 2 * 4 + k % 32 / 8] = bf16x2_of(value, next);
       }
     }
   }

@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(256) gate_kernel(const GateDevice* args) {
   const GateDevice a = *args;
   let_next_start();
   wait_for_previous();
-  const int64_t r = blockIdx.y;
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  const int64_t r = blockIdx.x;
+  const int i = int(blockIdx.y * blockDim.x + threadIdx.x) * 4;
   if (i >= a.n || r >= a.rows) return;
   const float4 g = load4(a.gate + r * a.gate_stride, i, a.n, a.aligned), u = load4(a.up + r * a.up_stride, i, a.n, a.aligned);
   const auto through = [&](float x) { return a.sigmoid ? 1 / (1 + expf(-x)) : silu(x); };
@@ -177,7 +177,7 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
       is_aligned(args.out.data, args.out.stride[0]);
   HUNCH_CHECK(args.clamp.limit <= 0 || (!args.sigmoid && !args.accumulate));
   const PackedRows packed = wanted_packed(commands, rows, n);
-  commands.launch(gate_kernel, {.blocks = blocks_for(n, 4 * 256, grid_rows(rows)), .threads = 256},
+  commands.launch(gate_kernel, {.blocks = dim3(unsigned(grid_rows(rows)), unsigned((n + 1023) / 1024)), .threads = 256},
       GateDevice{args.gate.data, args.up.data, args.out.data, args.gate.stride[0], args.up.stride[0], args.out.stride[0], int(n),
           int(rows), aligned, args.sigmoid, args.accumulate, packed, args.clamp});
   if (packed.at) commands.set_packed(args.out);

@@ -114,7 +114,10 @@ SampleArgs RuledRows::add(Commands& commands, const SampleArgs& args) {
   if (rows_.empty()) {
     used_ = 0;
     const size_t bytes = size_t(std::max(rows, kLeastRows) * vocab) * sizeof(float);
-    if (copies_.bytes() < bytes) copies_ = {}, copies_ = commands.take(bytes);
+    if (copies_.bytes() < bytes) {
+      if (copies_) (void)commands.wait();  // kernels that are listed read them; a failure shows at the next wait
+      copies_ = {}, copies_ = commands.take(bytes);
+    }
   }
   SampleArgs out = args;
   out.state = nullptr;

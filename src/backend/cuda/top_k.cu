@@ -296,8 +296,8 @@ struct DilateDevice {
 __global__ void __launch_bounds__(256) dilate_kernel(const DilateDevice* args) {
   wait_for_previous();
   let_next_start();
-  const DilateSet set = args->sets[blockIdx.y];
-  for (int j = int(blockIdx.x * blockDim.x + threadIdx.x); j < set.n; j += int(gridDim.x * blockDim.x)) {
+  const DilateSet set = args->sets[blockIdx.x];
+  for (int j = int(blockIdx.y * blockDim.x + threadIdx.x); j < set.n; j += int(gridDim.y * blockDim.x)) {
     const float old = set.from[j], x = j >= set.step ? set.factor * set.from[j - set.step] : -INFINITY;
     set.to[j] = x > old ? x : old;
   }
@@ -341,7 +341,7 @@ void spread_far(Commands& commands, std::vector<TopKCall>& calls, std::span<cons
         call.scores = first, call.score_stride = int64_t(padded(call));
       }
       used = size_t(to - scratch) - (round % 2 ? 0 : total);
-      commands.launch(dilate_kernel, {.blocks = dim3(64, unsigned(moves.size())), .threads = 256},
+      commands.launch(dilate_kernel, {.blocks = dim3(unsigned(moves.size()), 64), .threads = 256},
           DilateDevice{commands.data(std::span<const DilateSet>(moves))});
     }
     scratch += used;

@@ -13,8 +13,8 @@ class ReferenceWeight : public Weight {
   const float* row(int64_t i) const { return values.data() + i * in_dim; }
 };
 
-// Entry-major pages of rounded rows. A backend with another layout overrides make_kv_store, store_kv, gather_kv, attention and
-// score_keys together.
+// Entry-major pages of rounded rows. A backend with another layout overrides all ops that read or write them
+// (docs/recipes/add-a-backend.md).
 class ReferenceKvStore : public KvStore {
  public:
   ReferenceKvStore(const KvGeometry& geometry, int64_t num_pages);

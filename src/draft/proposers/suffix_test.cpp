@@ -209,31 +209,33 @@ TEST(Suffix, ForgetsTheOldestOutputWhereBytesOrRequestsRunOut) {
 
 // Long requests that begin alike, one after the other: each guesses what it would if it were the first.
 TEST(Suffix, TakesUpWhatALongRequestLeftBehind) {
-  Dice dice(7);
-  const ProposerOptions o{.suffix_depth = 6, .suffix_factor = 2};
-  auto one = make_proposer("suffix", o, 2);
-  Tokens text = random_stream(900, 40, dice);
-  int guesses = 0;
-  for (int request = 0; request < 40; ++request) {
-    text.resize(text.size() - size_t(dice.below(int(text.size()) / (request % 4 ? 9 : 1) + 1)));
-    const Tokens before(text.end() - int64_t(std::min<size_t>(text.size(), 4)), text.end());
-    for (const int32_t token : random_stream(std::max(20, 700 - int(text.size())), 40, dice)) text.push_back(token);
-    text.insert(text.end(), before.begin(), before.end());  // what followed it in the last request is forgotten
-    Sequence sequence = sequence_of(text, dice.below(2));
-    sequence.cache_salt = "mine";
-    auto fresh = make_proposer("suffix", o, 2);
-    for (auto* suffix : {one.get(), fresh.get()}) suffix->open(sequence);
-    for (int round = 0; round < 20; ++round) {
-      const Tokens expected = draft(*fresh, sequence, 6);
-      ASSERT_EQ(draft(*one, sequence, 6), expected);
-      guesses += int(expected.size());
-      for (int more = dice.below(9); more >= 0; --more) sequence.tokens.push_back(dice.below(40));
-      for (auto* suffix : {one.get(), fresh.get()}) suffix->observe(sequence, {});
+  for (const int letters : {3, 40}) {
+    Dice dice(7);
+    const ProposerOptions o{.suffix_depth = 6, .suffix_factor = 2};
+    auto one = make_proposer("suffix", o, 2);
+    Tokens text = random_stream(900, letters, dice);
+    int guesses = 0;
+    for (int request = 0; request < 40; ++request) {
+      text.resize(text.size() - size_t(dice.below(int(text.size()) / (request % 4 ? 9 : 1) + 1)));
+      const Tokens before(text.end() - int64_t(std::min<size_t>(text.size(), 4)), text.end());
+      for (const int32_t token : random_stream(std::max(20, 700 - int(text.size())), letters, dice)) text.push_back(token);
+      text.insert(text.end(), before.begin(), before.end());  // what followed it in the last request is forgotten
+      Sequence sequence = sequence_of(text, dice.below(2));
+      sequence.cache_salt = "mine";
+      auto fresh = make_proposer("suffix", o, 2);
+      for (auto* suffix : {one.get(), fresh.get()}) suffix->open(sequence);
+      for (int round = 0; round < 20; ++round) {
+        const Tokens expected = draft(*fresh, sequence, 6);
+        ASSERT_EQ(draft(*one, sequence, 6), expected);
+        guesses += int(expected.size());
+        for (int more = dice.below(9); more >= 0; --more) sequence.tokens.push_back(dice.below(letters));
+        for (auto* suffix : {one.get(), fresh.get()}) suffix->observe(sequence, {});
+      }
+      one->close(sequence.slot);
+      text = sequence.tokens;
     }
-    one->close(sequence.slot);
-    text = sequence.tokens;
+    EXPECT_GT(guesses, 300);
   }
-  EXPECT_GT(guesses, 300);
 }
 
 TEST(Suffix, SurvivesManyStreamsAtItsBounds) {

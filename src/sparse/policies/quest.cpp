@@ -41,11 +41,15 @@ class Quest final : public CopyingPolicy {
     copy_.open(sequence);
     SlotState& state = slots_[sequence.slot];
     const int64_t pages = sequence.max_len / page_ + 1, chunks = (pages + kPageLen - 1) / kPageLen;
+    state.bounding = true;
     if (chunks > std::ssize(state.chunks)) {
-      state.bounds.reset();
       KvGeometry geometry = geometry_;
       geometry.head_dim *= 2;
       geometry.dtype = bounds_dtype(geometry.dtype);
+      // Half of what is left at most: it is other requests' memory too.
+      state.bounding = backend_.kv_page_bytes(geometry) <= backend_.memory_bytes() / 2 / size_t(chunks);
+      if (!state.bounding) return;
+      state.bounds.reset();
       state.bounds = backend_.make_kv_store(geometry, chunks);
       HUNCH_CHECK(state.bounds != nullptr);
       state.chunks.resize(chunks);
@@ -61,12 +65,14 @@ class Quest final : public CopyingPolicy {
 
   // Bounds are brought up to date where keys were just written, so that a prompt pays for its own.
   void learn(int layer, const PassInfo& info, const Observation& seen) override {
-    if (info.draft || !copy_.selects(layer)) return;
-    bound(layer, info.sequence->slot, info.first_position + (info.prompt ? info.num_rows : 0), seen.kv);
+    const Slot slot = info.sequence->slot;
+    if (info.draft || !copy_.selects(layer) || !slots_[slot].bounding) return;
+    bound(layer, slot, info.first_position + (info.prompt ? info.num_rows : 0), seen.kv);
   }
 
   Selection select(int layer, const DraftQueries& drafts, const PassInfo& info) override {
     const Slot slot = info.sequence->slot;
+    if (!slots_[slot].bounding) return {};
     if (!drafts.q.data) return copy_.selection(layer, slot);
     const int64_t committed = info.sequence->committed_len;
     if (!copy_.begin(slot, committed) || !copy_.selects(layer)) return {};
@@ -97,6 +103,7 @@ class Quest final : public CopyingPolicy {
     std::unique_ptr<KvStore> bounds;  // entry: a page; key [max, min]
     std::vector<int32_t> chunks;      // pages of that store
     std::vector<int64_t> bounded;     // [layer] pages whose bounds stand
+    bool bounding = true;             // false: no memory for them, and drafts read all
     KvRef ref() const { return {bounds.get(), View<const int32_t, 1>(chunks.data(), chunks.size())}; }
   };
 

@@ -145,8 +145,8 @@ int64_t weight_of(const Value& value) {
   if (value.is(Kind::Sequence)) return value.sequence->weight;
   return value.is(Kind::Dict) ? value.dict->weight : 1;
 }
-Error too_heavy() { return Error{fmt::format("a value holds more than {} others", kMaxWeight)}; }
-Error too_deep() { return Error{fmt::format("a value is nested deeper than {}", kMaxDepth)}; }
+Error too_heavy() { return usage_error(fmt::format("a value holds more than {} others", kMaxWeight)); }
+Error too_deep() { return usage_error(fmt::format("a value is nested deeper than {}", kMaxDepth)); }
 }
 
 Result<Value> DictBuilder::finish() {
