@@ -120,9 +120,7 @@ std::string Call::opening() {
       s.choices[i].reader = s.make_reader();
       if (s.body.return_token_ids) extra = {{"prompt_token_ids", s.prepared.prompts[0]}};
     } else if (s.body.echo) {
-      const std::string text = s.echoed(i);
-      choice["text"] = text;
-      for (const char c : text) s.choices[i].offset += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+      choice["text"] = s.echoed(i);
     } else if (!s.body.return_token_ids) {
       continue;
     }

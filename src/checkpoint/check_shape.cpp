@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <unordered_set>
 
 #include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"
@@ -14,23 +15,16 @@ namespace {
 
 constexpr int64_t kMostHidden = 1 << 20, kMostVocab = 1 << 24, kMostExperts = 1024;
 
-struct Need {
-  std::vector<int64_t> shape;
-  bool matrix;  // may be quantised
-  bool optional = false;
-};
+}
 
-// Ordered, so that the first missing tensor in a message is the first of the model.
-// `predicts`: whether a prediction layer is in the file.
-template <class Predicts>
-std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s, Predicts&& predicts) {
+std::vector<TensorNeed> needs_of(const ModelShape& s, const std::function<bool(int layer)>& predicts) {
   const int64_t q_width = int64_t(s.heads) * s.head_dim, kv_width = int64_t(s.kv_heads) * s.head_dim;
-  std::vector<std::pair<std::string, Need>> out;
-  out.push_back({"token_embd.weight", {{s.vocab_size, s.hidden}, true}});
+  std::vector<TensorNeed> out;
+  out.push_back({"token_embd.weight", {s.vocab_size, s.hidden}, true});
   for (int layer = 0; layer < s.layers + s.prediction_layers; ++layer) {
     if (layer >= s.layers && !predicts(layer)) continue;
     const auto add = [&](std::string_view name, std::vector<int64_t> shape, bool matrix) {
-      out.push_back({fmt::format("blk.{}.{}", layer, name), {std::move(shape), matrix}});
+      out.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), matrix});
     };
     add("attn_norm.weight", {s.hidden}, false);
     if (s.latent.used()) {
@@ -103,12 +97,10 @@ std::vector<std::pair<std::string, Need>> needs_of(const ModelShape& s, Predicts
     if (s.shared_ffn > 0) add_ffn("_shexp", s.shared_ffn);
     for (int expert = 0; expert < s.num_experts; ++expert) add_ffn(fmt::format(".{}", expert), s.expert_ffn);
   }
-  out.push_back({"output_norm.weight", {{s.hidden}, false}});
-  if (!s.tied_head) out.push_back({"output.weight", {{s.vocab_size, s.hidden}, true}});
-  out.push_back({"rope_freqs.weight", {{s.rope_dim / 2}, false, true}});
+  out.push_back({"output_norm.weight", {s.hidden}, false});
+  if (!s.tied_head) out.push_back({"output.weight", {s.vocab_size, s.hidden}, true});
+  out.push_back({"rope_freqs.weight", {s.rope_dim / 2}, false, true});
   return out;
-}
-
 }
 
 Status check_shape(const ModelShape& s, std::string_view source) {
@@ -201,16 +193,16 @@ Status check_tensors(const Checkpoint& checkpoint, std::string_view source) {
     return checkpoint.shape().latent.used() && checkpoint.find(fmt::format("blk.{}.nextn.eh_proj.weight", layer));
   });
   const auto shape_text = [](const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); };
-  std::unordered_map<std::string_view, const Need*> known;
-  for (const auto& [name, need] : needs) {
-    known.emplace(name, &need);
+  std::unordered_set<std::string_view> known;
+  for (const auto& [name, shape, matrix, optional] : needs) {
+    known.insert(name);
     const Tensor* tensor = checkpoint.find(name);
-    if (!tensor && need.optional) continue;
-    if (!tensor) return Error{fmt::format("{}: missing tensor {} of shape {}", source, name, shape_text(need.shape))};
-    if (tensor->shape != need.shape)
-      return Error{fmt::format(
-          "{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape), shape_text(need.shape))};
-    if (!need.matrix && (dtype_info(tensor->dtype).block != 1 || tensor->dtype == DType::F8_E4M3))
+    if (!tensor && optional) continue;
+    if (!tensor) return Error{fmt::format("{}: missing tensor {} of shape {}", source, name, shape_text(shape))};
+    if (tensor->shape != shape)
+      return Error{
+          fmt::format("{}: tensor {} has shape {}, expected {}", source, name, shape_text(tensor->shape), shape_text(shape))};
+    if (!matrix && (dtype_info(tensor->dtype).block != 1 || tensor->dtype == DType::F8_E4M3))
       return Error{fmt::format("{}: tensor {} is {}; norms, biases and factors must be f32, f16 or bf16", source, name,
           dtype_info(tensor->dtype).name)};
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "base/result.h"
 #include "checkpoint/checkpoint.h"
@@ -43,6 +44,16 @@ Status check_shape(const ModelShape& shape, std::string_view source);
 
 // Token ids inside the vocabulary, equal lengths of the vocabulary's columns.
 Status check_tokenizer(const TokenizerSource& tokenizer, const ModelShape& shape, std::string_view source);
+
+// A tensor that a shape calls for; a matrix may be quantised.
+struct TensorNeed {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool matrix;
+  bool optional = false;
+};
+// In the model's order: the first that is missing is the first in a message. `predicts`: whether a prediction layer is there.
+std::vector<TensorNeed> needs_of(const ModelShape& shape, const std::function<bool(int layer)>& predicts);
 
 // Every tensor that the shape needs is there with the right shape and no other is: names the first that is not.
 Status check_tensors(const Checkpoint& checkpoint, std::string_view source);

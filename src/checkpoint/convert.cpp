@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <filesystem>
 #include <numbers>
 
 #include "checkpoint/checkpoint.h"
@@ -18,8 +17,6 @@
 
 namespace hunch {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Keys of a Hugging Face model. `arch`: llama, qwen2, qwen3 or nsa.
 Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) {
@@ -85,24 +82,16 @@ void add_sampling(GgufWriter& out, const SamplingDefaults& s) {
 
 std::string size_label(const Checkpoint& in) {
   double elements = 0;
-  for (const Tensor& tensor : in.tensors()) {
-    double n = 1;
-    for (const int64_t extent : tensor.shape) n *= double(extent);
-    elements += n;
-  }
+  for (const Tensor& tensor : in.tensors()) elements += double(elements_of(tensor.shape));
   return elements < 1e9 ? fmt::format("{:.0f}M", elements / 1e6) : fmt::format("{:.1f}B", elements / 1e9);
 }
 
 Status add_folder_keys(GgufWriter& out, const Checkpoint& in, const std::string& path) {
   const ModelShape& s = in.shape();
   const std::string arch = s.family == "mistral" ? "llama" : s.family;
-  const fs::path given = fs::path(path).lexically_normal();
-  std::error_code ignored;
-  const fs::path folder = fs::is_directory(given, ignored) ? given : given.parent_path();
-  const std::string stem = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
   out.add_text("general.architecture", arch);
   out.add_text("general.type", "model");
-  out.add_text("general.name", s.name.empty() ? stem : s.name);
+  out.add_text("general.name", s.name.empty() ? name_of_folder(path) : s.name);
   out.add_text("general.size_label", size_label(in));
   HUNCH_OK(add_shape(out, s, arch));
   add_sampling(out, in.sampling());

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <filesystem>
 #include <list>
 
 #include "checkpoint/convert.h"
@@ -14,16 +13,7 @@
 namespace hunch {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr size_t kMostDims = 4, kMostNameBytes = 255;  // what GGUF holds
-
-std::string stem_of(const std::string& path) {
-  const fs::path given = fs::path(path).lexically_normal();
-  std::error_code ignored;
-  const fs::path folder = fs::is_directory(given, ignored) ? given : given.parent_path();
-  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
-}
 
 Status check_storable(const DrafterFile& file) {
   for (const DrafterFile::Item& item : file.items()) {
@@ -48,7 +38,7 @@ Result<ConvertReport> quantise_drafter(const std::string& in, const std::string&
   GgufWriter writer;
   writer.add_text("general.architecture", kDrafterArchitecture);
   writer.add_text("general.type", "drafter");
-  writer.add_text("general.name", stem_of(in));
+  writer.add_text("general.name", name_of_folder(in));
   writer.add_text(kDrafterMethodKey, file->method());
   writer.add_text(kDrafterConfigKey, file->config_text());
   writer.add_u32("general.file_type", file_type_of(type));

@@ -78,9 +78,7 @@ Status write_tensor(
   const Tensor& tensor = *plan.tensor;
   // A bias that is permuted is a column: rows of one element.
   const int64_t row = plan.permuted_heads && tensor.shape.size() == 1 ? 1 : tensor.shape.back();
-  int64_t rows = 1;
-  for (const int64_t n : tensor.shape) rows *= n;
-  rows /= row;
+  const int64_t rows = elements_of(tensor.shape) / row;
   const int64_t chunk = std::max<int64_t>(1, kChunkElements / row);
   std::vector<std::byte> buffer;
   for (int64_t first = 0; first < rows; first += chunk) {
@@ -121,6 +119,13 @@ DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& 
   notes.push_back(fmt::format("{}: {} instead of {}: rows of {} are no multiple of {}", tensor.name, dtype_info(other).name,
       dtype_info(asked).name, row, dtype_info(asked).block));
   return other;
+}
+
+std::string name_of_folder(const std::string& path) {
+  const fs::path given = fs::path(path).lexically_normal();
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(given, ignored) ? given : given.parent_path();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
 }
 
 Status check_destination(const std::string& in, const std::string& out) {

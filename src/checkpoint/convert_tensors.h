@@ -23,6 +23,9 @@ uint32_t file_type_of(DType type);
 // `asked` for matrices whose rows its blocks divide, else q8_0 or f16 and a note; f32 for vectors.
 DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& notes);
 
+// The name of a folder, or of the one that a file lies in.
+std::string name_of_folder(const std::string& path);
+
 // The destination may not be any file of the input.
 Status check_destination(const std::string& in, const std::string& out);
 

@@ -48,9 +48,8 @@ Result<float> read_kv_scale(const TensorEntry& scale, const std::byte* data, std
   const auto fail = [&](std::string_view what) {
     return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
   };
-  int64_t count = 1;
-  for (const int64_t extent : scale.shape) count *= extent;
-  if (count != 1) return fail(fmt::format("has shape [{}]; a KV cache has one scale a layer", fmt::join(scale.shape, ", ")));
+  if (elements_of(scale.shape) != 1)
+    return fail(fmt::format("has shape [{}]; a KV cache has one scale a layer", fmt::join(scale.shape, ", ")));
   if (scale.dtype != DType::F32 && scale.dtype != DType::BF16 && scale.dtype != DType::F16)
     return fail("scales must be F32, BF16 or F16");
   float value = 0;

@@ -320,14 +320,15 @@ T load(std::span<const std::byte> bytes, uint64_t index = 0) {
 Result<std::optional<int64_t>> GgufFile::integer(std::string_view key) const {
   const GgufValue* value = find(key);
   if (!value) return std::optional<int64_t>();
+  const auto as = [&]<class T>(T) { return std::optional<int64_t>(load<T>(value->bytes)); };
   switch (value->type) {
-    case GgufType::U8: return std::optional<int64_t>(load<uint8_t>(value->bytes));
-    case GgufType::I8: return std::optional<int64_t>(load<int8_t>(value->bytes));
-    case GgufType::U16: return std::optional<int64_t>(load<uint16_t>(value->bytes));
-    case GgufType::I16: return std::optional<int64_t>(load<int16_t>(value->bytes));
-    case GgufType::U32: return std::optional<int64_t>(load<uint32_t>(value->bytes));
-    case GgufType::I32: return std::optional<int64_t>(load<int32_t>(value->bytes));
-    case GgufType::I64: return std::optional<int64_t>(load<int64_t>(value->bytes));
+    case GgufType::U8: return as(uint8_t());
+    case GgufType::I8: return as(int8_t());
+    case GgufType::U16: return as(uint16_t());
+    case GgufType::I16: return as(int16_t());
+    case GgufType::U32: return as(uint32_t());
+    case GgufType::I32: return as(int32_t());
+    case GgufType::I64: return as(int64_t());
     case GgufType::U64: {
       const uint64_t number = load<uint64_t>(value->bytes);
       if (number > uint64_t(INT64_MAX)) return wrong(key, fmt::format("{} is out of range", number));

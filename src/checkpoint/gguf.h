@@ -38,7 +38,6 @@ class GgufFile {
   const std::vector<std::string_view>& keys() const { return keys_; }   // in file order
   const std::string& file_name() const { return file_name_; }
   std::span<const std::byte> bytes() const { return file_; }
-  bool has(std::string_view key) const { return values_.contains(key); }
   const GgufValue* find(std::string_view key) const;
 
   // Typed accessors: nullopt where the key is absent, an error naming key and types where it holds something else.

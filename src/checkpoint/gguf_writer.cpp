@@ -27,12 +27,6 @@ void put_text(std::vector<std::byte>& out, std::string_view text) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-size_t elements_of(const std::vector<int64_t>& shape) {
-  size_t elements = 1;
-  for (const int64_t n : shape) elements *= size_t(n);
-  return elements;
-}
-
 }
 
 GgufWriter::~GgufWriter() {
@@ -89,13 +83,13 @@ void GgufWriter::add_value(std::string_view name, const GgufValue& value) {
 }
 
 void GgufWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
-  const size_t bytes = dtype_bytes(dtype, elements_of(shape));
+  const size_t bytes = dtype_bytes(dtype, size_t(elements_of(shape)));
   place({.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = bytes});
 }
 
 void GgufWriter::add_integers(std::string name, IntegerType type, std::vector<int64_t> shape) {
   HUNCH_CHECK(ggml_type_of(type) != UINT32_MAX);
-  const size_t bytes = integer_bytes(type) * elements_of(shape);
+  const size_t bytes = integer_bytes(type) * size_t(elements_of(shape));
   place({.name = std::move(name), .shape = std::move(shape), .bytes = bytes, .integer = type});
 }
 

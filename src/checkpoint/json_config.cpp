@@ -28,6 +28,8 @@ bool fits_int64(const Json& value) {
   return value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX));
 }
 
+bool is_string(const Json& value) { return value.is_string(); }
+
 }
 
 struct JsonConfig::Tree {
@@ -45,6 +47,31 @@ struct JsonConfig::Tree {
       begin = end + 1;
     }
     return at;
+  }
+  // The same; an error where the value is not what `fits` asks for.
+  Result<const Json*> find(
+      const JsonConfig& config, std::string_view key, std::string_view what, bool (*fits)(const Json&)) const {
+    HUNCH_TRY(const Json* value, find(config, key));
+    if (value && !fits(*value)) return config.wrong(key, fmt::format("must be {}, not {}", what, kind_of(*value)));
+    return value;
+  }
+  template <class T>
+  Result<std::optional<T>> scalar(
+      const JsonConfig& config, std::string_view key, std::string_view what, bool (*fits)(const Json&)) const {
+    HUNCH_TRY(const Json* value, find(config, key, what, fits));
+    return value ? std::optional<T>(value->get<T>()) : std::nullopt;
+  }
+  template <class T>
+  Result<std::optional<std::vector<T>>> list(
+      const JsonConfig& config, std::string_view key, std::string_view what, bool (*fits)(const Json&)) const {
+    HUNCH_TRY(const Json* value, find(config, key, what, [](const Json& v) { return v.is_array(); }));
+    if (!value) return std::optional<std::vector<T>>();
+    std::vector<T> out;
+    for (const Json& element : *value) {
+      if (!fits(element)) return config.wrong(key, fmt::format("must be {}, but holds {}", what, kind_of(element)));
+      out.push_back(element.get<T>());
+    }
+    return std::optional(std::move(out));
   }
 };
 
@@ -72,11 +99,9 @@ bool JsonConfig::has(std::string_view key) const {
 }
 
 Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<int64_t>();
-  if (!value->is_number_integer()) return wrong(key, fmt::format("must be a whole number, not {}", kind_of(*value)));
-  if (!fits_int64(*value)) return wrong(key, "out of range");
-  return std::optional<int64_t>(value->get<int64_t>());
+  HUNCH_TRY(const Json* value, tree_->find(*this, key, "a whole number", [](const Json& v) { return v.is_number_integer(); }));
+  if (value && !fits_int64(*value)) return wrong(key, "out of range");
+  return value ? std::optional(value->get<int64_t>()) : std::nullopt;
 }
 
 Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key, int64_t least, int64_t most) const {
@@ -87,55 +112,29 @@ Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key, int64_t
 }
 
 Result<std::optional<double>> JsonConfig::number(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<double>();
-  if (!value->is_number() || !std::isfinite(value->get<double>()))
-    return wrong(key, fmt::format("must be a finite number, not {}", kind_of(*value)));
-  return std::optional<double>(value->get<double>());
+  return tree_->scalar<double>(
+      *this, key, "a finite number", [](const Json& v) { return v.is_number() && std::isfinite(v.get<double>()); });
 }
 
 Result<std::optional<bool>> JsonConfig::boolean(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<bool>();
-  if (!value->is_boolean()) return wrong(key, fmt::format("must be true or false, not {}", kind_of(*value)));
-  return std::optional<bool>(value->get<bool>());
+  return tree_->scalar<bool>(*this, key, "true or false", [](const Json& v) { return v.is_boolean(); });
 }
 
 Result<std::optional<std::string>> JsonConfig::text(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<std::string>();
-  if (!value->is_string()) return wrong(key, fmt::format("must be a string, not {}", kind_of(*value)));
-  return std::optional<std::string>(value->get<std::string>());
+  return tree_->scalar<std::string>(*this, key, "a string", is_string);
 }
 
 Result<std::optional<std::vector<int64_t>>> JsonConfig::integers(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<std::vector<int64_t>>();
-  if (!value->is_array()) return wrong(key, fmt::format("must be a list of whole numbers, not {}", kind_of(*value)));
-  std::vector<int64_t> out;
-  for (const Json& element : *value) {
-    if (!fits_int64(element)) return wrong(key, fmt::format("must be a list of whole numbers, but holds {}", kind_of(element)));
-    out.push_back(element.get<int64_t>());
-  }
-  return std::optional(std::move(out));
+  return tree_->list<int64_t>(*this, key, "a list of whole numbers", fits_int64);
 }
 
 Result<std::optional<std::vector<std::string>>> JsonConfig::texts(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
-  if (!value) return std::optional<std::vector<std::string>>();
-  if (!value->is_array()) return wrong(key, fmt::format("must be a list of strings, not {}", kind_of(*value)));
-  std::vector<std::string> out;
-  for (const Json& element : *value) {
-    if (!element.is_string()) return wrong(key, fmt::format("must be a list of strings, but holds {}", kind_of(element)));
-    out.push_back(element.get<std::string>());
-  }
-  return std::optional(std::move(out));
+  return tree_->list<std::string>(*this, key, "a list of strings", is_string);
 }
 
 Result<std::optional<std::string>> JsonConfig::object(std::string_view key) const {
-  HUNCH_TRY(const Json* value, tree_->find(*this, key));
+  HUNCH_TRY(const Json* value, tree_->find(*this, key, "an object", [](const Json& v) { return v.is_object(); }));
   if (!value) return std::optional<std::string>();
-  if (!value->is_object()) return wrong(key, fmt::format("must be an object, not {}", kind_of(*value)));
   // Texts of a file may hold broken UTF-8, on which dump would throw.
   return std::optional(value->dump(-1, ' ', false, Json::error_handler_t::replace));
 }

@@ -26,16 +26,13 @@ uint64_t scale_bytes(const Tensor& tensor) {
 ModelInfo describe(const Checkpoint& checkpoint) {
   ModelInfo info;
   info.family = checkpoint.shape().family;
-  info.name = checkpoint.shape().name;
-  info.format = checkpoint.format();
   info.file_bytes = checkpoint.file_bytes();
   std::array<EncodingShare, kNumDTypes> shares{};
   const ModelShape& shape = checkpoint.shape();
   uint64_t expert_bytes = 0;
   for (const Tensor& tensor : checkpoint.tensors()) {
     if (is_prediction_tensor(tensor.name, shape)) continue;  // not part of the model
-    int64_t elements = 1;
-    for (const int64_t extent : tensor.shape) elements *= extent;
+    const int64_t elements = elements_of(tensor.shape);
     const uint64_t bytes = tensor.bytes + scale_bytes(tensor);
     EncodingShare& share = shares[size_t(tensor.dtype)];
     share.dtype = tensor.dtype;

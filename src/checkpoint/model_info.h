@@ -14,7 +14,7 @@ struct EncodingShare {
 };
 
 struct ModelInfo {
-  std::string family, name, format;
+  std::string family;
   int64_t parameters = 0;
   uint64_t file_bytes = 0, tensor_bytes = 0;
   // Read by one decode step whatever the context: every tensor, the embedding table only where it is also the head, of experts

@@ -13,8 +13,11 @@
 namespace hunch {
 namespace {
 
-constexpr std::array<std::string_view, 13> kKeys{"variant", "cmp_len", "cmp_stride", "cmp_kind", "cmp_rope", "sel_block",
-    "sel_count", "init_blocks", "local_blocks", "window", "kv_sharing", "window_counts_self", "intra_block_pe"};
+// Keys of both formats, behind "nsa."; of config.json besides.
+constexpr std::pair<std::string_view, int NsaShape::*> kSizes[] = {{"cmp_len", &NsaShape::cmp_len},
+    {"cmp_stride", &NsaShape::cmp_stride}, {"sel_block", &NsaShape::sel_block}, {"sel_count", &NsaShape::sel_count},
+    {"init_blocks", &NsaShape::init_blocks}, {"local_blocks", &NsaShape::local_blocks}, {"window", &NsaShape::window}};
+constexpr std::string_view kWords[] = {"variant", "cmp_kind", "cmp_rope", "kv_sharing", "window_counts_self", "intra_block_pe"};
 
 Result<NsaShape::Kind> kind_named(std::string_view name, const auto& wrong) {
   if (name == "mean" || name == "avgpool") return NsaShape::Kind::Mean;
@@ -80,7 +83,8 @@ Status read_words(const JsonConfig& config, NsaShape& s) {
 Result<NsaShape> read_object(const JsonConfig& config, const std::string& text) {
   const auto given = nlohmann::json::parse(text);
   for (const auto& item : given.items())
-    if (std::ranges::find(kKeys, item.key()) == kKeys.end())
+    if (std::ranges::find(kWords, item.key()) == std::end(kWords) &&
+        std::ranges::find(kSizes, item.key(), [](const auto& size) { return size.first; }) == std::end(kSizes))
       return config.wrong("nsa", fmt::format("unknown key {}", quote(item.key())));
   HUNCH_TRY(const auto variant, config.text("nsa.variant"));
   if (!variant || (*variant != "std" && *variant != "fla"))
@@ -88,12 +92,7 @@ Result<NsaShape> read_object(const JsonConfig& config, const std::string& text) 
   int block = 64;
   HUNCH_OK(take(config, "nsa.sel_block", block));
   NsaShape s = defaults_of(*variant, block);
-  HUNCH_OK(take(config, "nsa.cmp_len", s.cmp_len));
-  HUNCH_OK(take(config, "nsa.cmp_stride", s.cmp_stride));
-  HUNCH_OK(take(config, "nsa.sel_count", s.sel_count));
-  HUNCH_OK(take(config, "nsa.init_blocks", s.init_blocks));
-  HUNCH_OK(take(config, "nsa.local_blocks", s.local_blocks));
-  HUNCH_OK(take(config, "nsa.window", s.window));
+  for (const auto& [name, member] : kSizes) HUNCH_OK(take(config, fmt::format("nsa.{}", name), s.*member));
   HUNCH_OK(read_words(config, s));
   return s;
 }
@@ -131,20 +130,13 @@ Result<NsaShape> read_nsa(const GgufFile& file) {
   if (!variant || (*variant != "std" && *variant != "fla")) return file.wrong("nsa.variant", "must be std or fla");
   NsaShape s;
   s.variant = *variant;
-  const auto take_key = [&](const char* key, int& value) -> Status {
+  for (const auto& [name, member] : kSizes) {
+    const auto key = fmt::format("nsa.{}", name);
     HUNCH_TRY(const auto given, file.integer(key));
     if (!given) return file.wrong(key, "missing");
     if (*given < 0 || *given > 1 << 20) return file.wrong(key, fmt::format("{} is out of range", *given));
-    value = int(*given);
-    return {};
-  };
-  HUNCH_OK(take_key("nsa.cmp_len", s.cmp_len));
-  HUNCH_OK(take_key("nsa.cmp_stride", s.cmp_stride));
-  HUNCH_OK(take_key("nsa.sel_block", s.sel_block));
-  HUNCH_OK(take_key("nsa.sel_count", s.sel_count));
-  HUNCH_OK(take_key("nsa.init_blocks", s.init_blocks));
-  HUNCH_OK(take_key("nsa.local_blocks", s.local_blocks));
-  HUNCH_OK(take_key("nsa.window", s.window));
+    s.*member = int(*given);
+  }
   HUNCH_TRY(const auto kind, file.text("nsa.cmp_kind"));
   if (!kind) return file.wrong("nsa.cmp_kind", "missing");
   HUNCH_TRY(s.kind, kind_named(*kind, [&](std::string_view what) { return file.wrong("nsa.cmp_kind", what); }));
@@ -156,16 +148,10 @@ Result<NsaShape> read_nsa(const GgufFile& file) {
 
 void add_nsa(GgufWriter& out, const NsaShape& s) {
   out.add_text("nsa.variant", s.variant);
-  out.add_u32("nsa.cmp_len", uint32_t(s.cmp_len));
-  out.add_u32("nsa.cmp_stride", uint32_t(s.cmp_stride));
+  for (const auto& [name, member] : kSizes) out.add_u32(fmt::format("nsa.{}", name), uint32_t(s.*member));
   out.add_text("nsa.cmp_kind", name_of(s.kind));
   out.add_bool("nsa.cmp_rope_before", s.rope_before);
   out.add_bool("nsa.intra_block_pe", s.block_positions);
-  out.add_u32("nsa.sel_block", uint32_t(s.sel_block));
-  out.add_u32("nsa.sel_count", uint32_t(s.sel_count));
-  out.add_u32("nsa.init_blocks", uint32_t(s.init_blocks));
-  out.add_u32("nsa.local_blocks", uint32_t(s.local_blocks));
-  out.add_u32("nsa.window", uint32_t(s.window));
 }
 
 Status check_nsa(const ModelShape& shape, std::string_view source) {

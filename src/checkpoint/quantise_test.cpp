@@ -106,18 +106,6 @@ TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
   EXPECT_EQ(codes({449, 1e30f, -1e30f}), (std::vector<int>{126, 126, 254}));
 }
 
-TEST(Quantise, RowsOfFp8TakeTheScaleOfTheirBlock) {
-  const std::vector<std::byte> ones(130 * 260, std::byte(0x38));  // 1.0
-  const std::vector<float> scales{1, 2, 3, 4, 5, 6};
-  Tensor matrix{.dtype = DType::F8_E4M3, .shape = {130, 260}, .data = ones.data(), .bytes = ones.size()};
-  matrix.scales = {scales.data(), 128, 128};
-  for (const int64_t row : {0, 127, 128, 129}) {
-    std::vector<float> out(260);
-    dequantise_row(matrix, row, out.data());
-    for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], scales[size_t(row) / 128 * 3 + i / 128]) << row << " " << i;
-  }
-}
-
 // E2M1 codes and E8M0 scales by their definition (OCP Microscaling Formats v1.0): every byte under scales from end to end.
 TEST(Quantise, Mxfp4CodesAreTheirDefinition) {
   for (const int scale : {0, 1, 127, 128, 254})
@@ -142,31 +130,6 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
     for (size_t i = 0; i < 32; ++i) x[i] = unit * row[i % 16];
     dequantise_row(DType::MXFP4, tiny::encoded(DType::MXFP4, x).data(), back.data(), 32);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
-  }
-}
-
-// Codes and scales apart, rows of two matrices in turns, neighbours in a byte: the blocks that GGUF would have.
-TEST(Quantise, SplitBlocksReadLikeBlocks) {
-  constexpr int64_t kRows = 3, kColumns = 96;
-  std::vector<std::byte> codes(2 * kRows * kColumns / 2), scales(2 * kRows * kColumns / 32);
-  for (size_t i = 0; i < codes.size(); ++i) codes[i] = std::byte(uint8_t(i * 37 + i / 7));
-  for (size_t i = 0; i < scales.size(); ++i) scales[i] = std::byte(uint8_t(120 + i));
-  for (const int64_t second : {0, 1}) {
-    Tensor matrix{.dtype = DType::MXFP4, .shape = {kRows, kColumns}, .data = codes.data() + second * kColumns / 2};
-    matrix.split = {scales.data() + second * kColumns / 32, 2};
-    for (int64_t row = 0; row < kRows; ++row) {
-      std::vector<float> got(kColumns), again(kColumns);
-      dequantise_row(matrix, row, got.data());
-      for (int64_t i = 0; i < kColumns; ++i) {
-        const size_t at = 2 * row + second;
-        const int code = int(codes[at * kColumns / 2 + size_t(i / 2)]) >> (i % 2 * 4) & 15;
-        EXPECT_EQ(got[i], std::ldexp(float(kMxfp4Doubled[code]), int(scales[at * kColumns / 32 + size_t(i / 32)]) - 128));
-      }
-      std::vector<std::byte> blocks(dtype_bytes(DType::MXFP4, kColumns));
-      pack_blocks(matrix, row, blocks.data());
-      dequantise_row(DType::MXFP4, blocks.data(), again.data(), kColumns);
-      EXPECT_EQ(got, again);
-    }
   }
 }
 

@@ -14,6 +14,12 @@ namespace hunch {
 // Tables of whole numbers (a drafter's vocabulary map), which no kernel reads; None: a tensor of weights.
 enum class IntegerType : uint8_t { None, Bool, U8, I8, I32, I64 };
 
+inline int64_t elements_of(const std::vector<int64_t>& shape) {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
 constexpr size_t integer_bytes(IntegerType type) {
   return type == IntegerType::None ? 0 : type == IntegerType::I64 ? 8 : type == IntegerType::I32 ? 4 : 1;
 }

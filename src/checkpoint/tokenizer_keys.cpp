@@ -18,20 +18,20 @@ using Json = nlohmann::json;
 constexpr std::string_view kBefore = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
 constexpr std::string_view kAfter = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-std::string text_at(const Json& object, const char* key) {
-  const auto at = object.is_object() ? object.find(key) : object.end();
-  return object.is_object() && at != object.end() && at->is_string() ? at->get<std::string>() : std::string();
-}
-
-bool true_at(const Json& object, const char* key, bool otherwise) {
-  const auto at = object.is_object() ? object.find(key) : object.end();
-  return object.is_object() && at != object.end() && at->is_boolean() ? at->get<bool>() : otherwise;
-}
-
 const Json& member(const Json& object, const char* key) {
   static const Json kNull;
   const auto at = object.is_object() ? object.find(key) : object.end();
   return object.is_object() && at != object.end() ? *at : kNull;
+}
+
+std::string text_at(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+bool true_at(const Json& object, const char* key, bool otherwise) {
+  const Json& value = member(object, key);
+  return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
 // "qwen2", "llama-bpe", "gpt-2"; empty where GGUF has no name that we write.

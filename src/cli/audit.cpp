@@ -2,6 +2,7 @@
 // are not, this names the first token that differs. Exit code 0 equal, 1 different.
 #include <fmt/format.h>
 
+#include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/interrupt.h"
@@ -22,7 +23,7 @@ struct Both {
   std::optional<size_t> difference() const {
     const auto& a = plain.tokens;
     const auto& b = guessed.tokens;
-    const size_t at = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+    const size_t at = size_t(std::ranges::mismatch(a, b).in1 - a.begin());
     if (at == a.size() && at == b.size()) return {};
     return at;
   }
@@ -32,11 +33,10 @@ Result<Both> run_both(Engine& engine, Request request, const InterruptScope& int
   Both both;
   // The plain run first: it draws the seed where none was given, and the other must use the same.
   const SpeculationOptions speculation = request.speculation;
-  request.speculation = {};
-  request.speculation.proposer = "none";
+  request.speculation = plain_decoding();
   HUNCH_TRY(both.plain, engine.generate(request, {}, interrupts.flag()));
   request.speculation = speculation;
-  request.sampling.seed = both.plain.seed;  // drawn by the first run where none was given
+  request.sampling.seed = both.plain.seed;
   if (interrupts.stopped()) return both;
   HUNCH_TRY(both.guessed, engine.generate(request, {}, interrupts.flag()));
   return both;

@@ -20,7 +20,6 @@ namespace {
 
 using nlohmann::ordered_json;
 constexpr int64_t kMostTokens = 1 << 24;
-constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
 
 int64_t ns_since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
@@ -99,18 +98,9 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
 
 void add_output_flags(FlagSet& set, LlamaFlags& flags) {
   set.group("Output");
+  set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", FlagSet::stored(flags.format, parse_row_format));
   set.value(
-      {"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", [&flags](std::string_view flag, std::string_view v) {
-        auto format = parse_row_format(flag, v);
-        if (format.ok()) flags.format = *format;
-        return format.ok() ? Status() : Status(format.error());
-      });
-  set.value(
-      {"-oe", "--output-err"}, "FORMAT", "the same rows on stderr too", [&flags](std::string_view flag, std::string_view v) {
-        auto format = parse_row_format(flag, v);
-        if (format.ok()) flags.error_format = *format;
-        return format.ok() ? Status() : Status(format.error());
-      });
+      {"-oe", "--output-err"}, "FORMAT", "the same rows on stderr too", FlagSet::stored(flags.error_format, parse_row_format));
   set.toggle({"--json"}, "the same as -o json", [&flags] { flags.format = RowFormat::Json; });
   set.toggle({"--progress"}, "name each test on stderr as it starts", flags.progress);
 }
@@ -195,10 +185,7 @@ class LlamaBench {
     HUNCH_TRY(engine_, load_engine(options, progress_));
     fields_ = engine_fields(*engine_, setting.model, setting.batch, options.chunk_len);
     chunk_ = options.chunk_len;
-    if (flags_.text_file) {
-      HUNCH_TRY(const std::string text, read_text_file(*flags_.text_file));
-      HUNCH_TRY(text_ids_, engine_->tokenizer().encode(text));
-    }
+    if (flags_.text_file) { HUNCH_TRY(text_ids_, read_tokens(*engine_, *flags_.text_file)); }
     for (int64_t depth : depths())
       for (const BenchTest& test : tests_at(depth)) {
         if (interrupts_.stopped()) return {};

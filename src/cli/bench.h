@@ -17,6 +17,9 @@
 
 namespace hunch {
 
+struct RequestPlan;
+constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
+
 struct BenchFlags {  // of bench passes
   ModelFlags model;
   SpeculationFlags speculation;
@@ -43,6 +46,9 @@ Result<BenchTable> bench_end_to_end(Engine& engine, const BenchFlags& flags, con
     const InterruptScope& interrupts, ProgressLine& progress);
 // Processes of this program, from their start to their first byte of text.
 Result<BenchTable> bench_start(const std::string& model, int threads);
+
+// A request of method self with so many guesses a round, sampled at temperature 0.8.
+Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int gamma);
 
 // Policies by the names of the reference study (docs/flags.md). "default": this engine's own defaults.
 Result<SpeculationOptions> named_policy(const std::string& name);

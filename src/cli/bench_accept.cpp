@@ -54,16 +54,9 @@ struct Cell {
   Approximation left_out;  // by checks, or by passes that drafted
 };
 
-double mean(const std::vector<double>& values) {
-  double sum = 0;
-  for (double v : values) sum += v;
-  return values.empty() ? 0 : sum / double(values.size());
-}
+double mean(const std::vector<double>& values) { return mean_and_deviation(values).mean; }
 double standard_error(const std::vector<double>& values) {
-  if (values.size() < 2) return 0;
-  double square = 0;
-  for (double v : values) square += (v - mean(values)) * (v - mean(values));
-  return std::sqrt(square / double(values.size() - 1) / double(values.size()));
+  return mean_and_deviation(values).deviation / std::sqrt(std::max(1.0, double(values.size())));
 }
 
 void count(const Generation& g, Cell& cell) {

@@ -17,7 +17,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-constexpr int64_t kSlack = 80;  // entries behind the last token that a round of drafts may touch
 
 struct BatchFlags {
   ModelFlags model;
@@ -44,6 +43,13 @@ struct Level {
   Generation sums;
 };
 
+// Of every repetition; `first` and `each` of every request.
+struct Samples {
+  std::vector<int64_t> ns;
+  std::vector<double> speeds, gains, first, each, decodes, decode_gains;
+  Generation sums;
+};
+
 class BatchBench {
  public:
   BatchBench(Engine& engine, const BatchFlags& flags, const SpeculationOptions& speculation, ordered_json fields)
@@ -54,10 +60,7 @@ class BatchBench {
         printer_(flags.format, columns()) {}
 
   Status run() {
-    if (flags_.text_file) {
-      HUNCH_TRY(const std::string text, read_text_file(*flags_.text_file));
-      HUNCH_TRY(text_, engine_.tokenizer().encode(text));
-    }
+    if (flags_.text_file) { HUNCH_TRY(text_, read_tokens(engine_, *flags_.text_file)); }
     if (flags_.prompt_file) HUNCH_OK(read_file_of_prompts());
     // A small level first: pages are touched, and draft weights made, outside of the timing.
     for (const bool speculate : {false, true}) {
@@ -161,63 +164,59 @@ class BatchBench {
   }
 
   Status measure(int64_t prompt, int64_t gen, int64_t parallel) {
-    std::vector<double> plain_speeds, plain_decodes;
+    Samples plain;
     for (const bool speculate : {false, true}) {
       if (speculate && speculation_.proposer == "none") break;
-      std::vector<int64_t> samples;
-      std::vector<double> speeds, gains, first, each, decodes, decode_gains;
+      Samples all;
       Level last;
-      Generation sums;
       for (int64_t r = 0; r < flags_.repetitions; ++r) {
         if (interrupts_.stopped()) return {};
         HUNCH_TRY(last,
             level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
                 uint64_t(flags_.seed.value_or(7) + r * 1000), dealt_.empty() ? 0 : r * parallel));
-        samples.push_back(int64_t(last.total_ms * 1e6));
-        speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
-        decodes.push_back(last.decode_ts());
-        if (speculate && size_t(r) < plain_speeds.size()) {
-          gains.push_back(speeds.back() / plain_speeds[r]);
-          decode_gains.push_back(decodes.back() / plain_decodes[r]);
+        all.ns.push_back(int64_t(last.total_ms * 1e6));
+        all.speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
+        all.decodes.push_back(last.decode_ts());
+        if (speculate && size_t(r) < plain.speeds.size()) {
+          all.gains.push_back(all.speeds.back() / plain.speeds[r]);
+          all.decode_gains.push_back(all.decodes.back() / plain.decodes[r]);
         }
-        if (!speculate) plain_speeds.push_back(speeds.back()), plain_decodes.push_back(decodes.back());
-        add_counts(last.sums, sums);
-        first.insert(first.end(), last.first_ms.begin(), last.first_ms.end());
-        each.insert(each.end(), last.per_request_ts.begin(), last.per_request_ts.end());
+        add_counts(last.sums, all.sums);
+        all.first.insert(all.first.end(), last.first_ms.begin(), last.first_ms.end());
+        all.each.insert(all.each.end(), last.per_request_ts.begin(), last.per_request_ts.end());
       }
       if (interrupts_.stopped()) return {};
-      last.sums = sums;
-      print(prompt, gen, parallel, last, samples, speeds, gains, first, each, decodes, decode_gains);
+      print(prompt, gen, parallel, last.prompt_ms, all);
+      if (!speculate) plain = std::move(all);
     }
     return {};
   }
 
-  void print(int64_t prompt, int64_t gen, int64_t parallel, const Level& level, const std::vector<int64_t>& samples,
-      const std::vector<double>& speeds, const std::vector<double>& gains, std::vector<double> first,
-      const std::vector<double>& each, const std::vector<double>& decodes, const std::vector<double>& decode_gains) {
+  void print(int64_t prompt, int64_t gen, int64_t parallel, double prompt_ms, Samples& all) {
+    std::vector<double>& first = all.first;
     std::ranges::sort(first);
-    const Generation& sums = level.sums;
+    const Generation& sums = all.sums;
     ordered_json extra = {{"n_parallel", parallel}, {"drafter", sums.proposer.empty() ? "none" : sums.proposer},
         {"tokens", flags_.prompt_file.value_or(flags_.text_file.value_or("made up"))}, {"shared_prompt", flags_.shared},
-        {"lossless", sums.lossless}, {"prompt_ms", level.prompt_ms},
+        {"lossless", sums.lossless}, {"prompt_ms", prompt_ms},
         {"first_token_ms_median", first.empty() ? 0 : first[first.size() / 2]},
-        {"first_token_ms_most", first.empty() ? 0 : first.back()}, {"decode_ts_per_request", mean_and_deviation(each).mean},
-        {"decode_ts", mean_and_deviation(decodes).mean}};
+        {"first_token_ms_most", first.empty() ? 0 : first.back()}, {"decode_ts_per_request", mean_and_deviation(all.each).mean},
+        {"decode_ts", mean_and_deviation(all.decodes).mean}};
     if (sums.approximation.any()) extra["approx"] = approximation_json(sums.approximation);
     if (sums.experts_read > 0) extra["experts_read_per_step"] = sums.experts_per_step();
-    if (!gains.empty()) {
+    if (!all.gains.empty()) {
       extra["mean_acceptance_length"] = sums.mean_acceptance_length();
-      extra["speedup"] = mean_and_deviation(gains).mean;
-      extra["stddev_speedup"] = mean_and_deviation(gains).deviation;
-      extra["decode_speedup"] = mean_and_deviation(decode_gains).mean;
-      extra["samples_decode_speedup"] = decode_gains;
+      extra["speedup"] = mean_and_deviation(all.gains).mean;
+      extra["stddev_speedup"] = mean_and_deviation(all.gains).deviation;
+      extra["decode_speedup"] = mean_and_deviation(all.decode_gains).mean;
+      extra["samples_decode_speedup"] = all.decode_gains;
     }
     // A row is one level: its speed counts generated tokens of all requests over the time from the first request to the last
     // token.
-    ordered_json row = bench_row(fields_, {prompt, gen, 0}, samples, extra);
-    const auto speed = mean_and_deviation(speeds);
+    ordered_json row = bench_row(fields_, {prompt, gen, 0}, all.ns, extra);
+    const auto speed = mean_and_deviation(all.speeds);
     row["test"] = fmt::format("{}x pp{}+tg{}", parallel, prompt, gen);
-    row["avg_ts"] = speed.mean, row["stddev_ts"] = speed.deviation, row["samples_ts"] = speeds;
+    row["avg_ts"] = speed.mean, row["stddev_ts"] = speed.deviation, row["samples_ts"] = all.speeds;
     write_stdout(printer_.row(row));
   }
 

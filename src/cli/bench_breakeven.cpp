@@ -68,14 +68,7 @@ std::string markdown(const std::vector<ordered_json>& rows) {
 
 Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOptions& speculation) {
   EngineParts& parts = engine.parts();
-  Request request;
-  request.prompt = {0};
-  request.sampling.temperature = 0.8, request.sampling.seed = 1;
-  request.speculation = speculation;
-  HUNCH_TRY(auto plan,
-      plan_request(
-          request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers, parts.bits_per_weight()));
-
+  HUNCH_TRY(const RequestPlan plan, plan_for(engine, speculation, speculation.num_tokens));
   const CostKey key = cost_key(parts);
   const std::string path = cache_path("costs", key);
   CostTable table(cost_priors(parts, plan));
@@ -120,7 +113,6 @@ Result<int> bench_breakeven_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
-  speculation.proposer = "self";
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));

@@ -11,16 +11,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int gamma) {
-  Request request;
-  request.prompt = {0};
-  request.sampling.temperature = 0.8, request.sampling.seed = 1;
-  speculation.proposer = "self", speculation.num_tokens = gamma;
-  request.speculation = speculation;
-  return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
-      engine.parts().model->shape().layers, engine.parts().bits_per_weight());
-}
-
 Result<std::unique_ptr<DepthBench>> bench_at(Engine& engine, int64_t depth, const SpeculationOptions& speculation, int gamma) {
   HUNCH_TRY(const RequestPlan plan, plan_for(engine, speculation, gamma));
   return DepthBench::make(engine.parts(), depth, plan);
@@ -54,6 +44,16 @@ void add_experts(ordered_json& row, const PassCost& cost) {
   if (cost.bytes.experts_read > 0) row["experts"] = cost.bytes.experts_read;
 }
 
+}
+
+Result<RequestPlan> plan_for(Engine& engine, SpeculationOptions speculation, int gamma) {
+  Request request;
+  request.prompt = {0};
+  request.sampling.temperature = 0.8, request.sampling.seed = 1;
+  speculation.proposer = "self", speculation.num_tokens = gamma;
+  request.speculation = speculation;
+  return plan_request(request, engine.parts().checkpoint->sampling(), engine.parts().options.max_draft,
+      engine.parts().model->shape().layers, engine.parts().bits_per_weight());
 }
 
 Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling) {

@@ -47,8 +47,7 @@ Result<double> median_ms(TokenRun& run, const Tokens& tokens, int chunk, int rep
     if (r >= 0) times.push_back(ms_since(start));
     run.rewind(0);
   }
-  std::nth_element(times.begin(), times.begin() + ptrdiff_t(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
@@ -104,7 +103,6 @@ Result<int> bench_prefill_command(Arguments arguments) {
   add_flags(set, flags);
   add_model_flags(set, flags.model);
   if (const auto ended = parsed(set, arguments)) return *ended;
-  if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
   HUNCH_TRY(auto options, engine_options(flags.model));
   const int64_t length = *std::ranges::max_element(flags.prompts);
   options.context_len = (length + 63) / 64 * 64;

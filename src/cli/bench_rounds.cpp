@@ -2,6 +2,7 @@
 // on a model file or on random weights of a known shape. Acceptance is given on the command line, so every line says "synthetic".
 // hunch bench kernels: kernels of a device alone against what its memory gives.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "checkpoint/random_checkpoint.h"
 #include "cli/bench.h"
@@ -27,12 +28,6 @@ struct RoundFlags {
   int64_t rounds = 8;
   bool json = false;
 };
-
-std::string random_names() {
-  std::string out;
-  for (const std::string& name : random_model_names()) out += fmt::format("{}{}", out.empty() ? "" : ", ", name);
-  return out;
-}
 
 void add_flags(FlagSet& set, RoundFlags& flags) {
   set.group("What to measure");
@@ -179,7 +174,8 @@ Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flag
 
 void add_random_flags(FlagSet& set, ModelFlags& flags) {
   flags.random_type = "bf16";
-  set.text({"--random"}, "NAME", fmt::format("random weights of a known shape: {}, or the path of a config.json", random_names()),
+  set.text({"--random"}, "NAME",
+      fmt::format("random weights of a known shape: {}, or the path of a config.json", fmt::join(random_model_names(), ", ")),
       flags.random);
   set.choice({"--random-type"}, "TYPE", "type of those weights (default bf16; experts of gpt-oss are MXFP4)",
       {"bf16", "f16", "q8_0", "q4_0"}, flags.random_type);
@@ -197,7 +193,6 @@ Result<int> bench_rounds_command(Arguments arguments) {
   add_speculation_flags(set, flags.speculation);
   if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.acceptance.empty()) flags.acceptance = {0.9};
-  if (flags.model.random && flags.model.model) return usage_error("--random and --model name two models: give one");
   HUNCH_TRY(auto speculation, resolve_speculation(flags.speculation));
   if (flags.policies.empty() && !flags.ratios.empty()) return usage_error("--ratios goes with --policies; else --ratio");
   HUNCH_TRY(auto all, guessers(flags, speculation));
@@ -228,10 +223,7 @@ Result<int> bench_kernels_command(Arguments arguments) {
   std::optional<std::string> only;
   bool json = false;
   FlagSet set("hunch bench kernels [flags]", "Times the kernels of a device alone.");
-  set.value({"--device"}, "NAME", "the device (default cuda)", [&device](std::string_view, std::string_view text) -> Status {
-    device = std::string(text);
-    return {};
-  });
+  set.text({"--device"}, "NAME", "the device (default cuda)", device);
   set.text({"--only"}, "GROUP", "attention, products, experts or top-k (default: all), or nsa", only);
   set.toggle({"--json"}, "print JSON", json);
   if (const auto ended = parsed(set, arguments)) return *ended;

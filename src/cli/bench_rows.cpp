@@ -1,11 +1,11 @@
 // The column widths of the Markdown table are llama-bench's, so that tables of both line up below each other.
 #include "cli/bench_rows.h"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 
 #include <ctime>
-#include <fstream>
 
+#include "base/machine.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"
 #include "cli/report.h"
@@ -16,16 +16,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("model name")) {
-      const size_t colon = line.find(": ");
-      return colon == std::string::npos ? line : line.substr(colon + 2);
-    }
-  return "unknown";
-}
 
 // "qwen3 33.6M Q8_0": family, parameters, the encoding of most of the weights.
 std::string model_type(const ModelInfo& info) {
@@ -178,21 +168,15 @@ MeanAndDeviation mean_and_deviation(const std::vector<double>& values) {
   return out;
 }
 
-std::string utc_time() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
+std::string utc_time() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
 ordered_json engine_fields(Engine& engine, const std::string& model, int64_t n_batch, int64_t n_ubatch) {
   EngineParts& parts = engine.parts();
   const ModelInfo info = describe(*parts.checkpoint);
   const std::string kv = std::string(dtype_info(parts.geometry.dtype).name);
-  return {{"build_commit", build_commit()}, {"build_number", 0}, {"cpu_info", processor()}, {"gpu_info", ""},
-      {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device}, {"engine", "hunch"},
+  const std::string processor = machine_fact("/proc/cpuinfo", "model name");
+  return {{"build_commit", build_commit()}, {"build_number", 0}, {"cpu_info", processor.empty() ? "unknown" : processor},
+      {"gpu_info", ""}, {"backends", parts.options.device == "cpu" ? "CPU" : parts.options.device}, {"engine", "hunch"},
       {"engine_info", engine.description()}, {"model_filename", model}, {"model_type", model_type(info)},
       {"model_size", info.tensor_bytes}, {"model_n_params", info.parameters}, {"n_batch", n_batch}, {"n_ubatch", n_ubatch},
       {"n_threads", parts.backend->threads()}, {"type_k", kv}, {"type_v", kv}, {"n_gpu_layers", 0}, {"flash_attn", true}};

@@ -128,8 +128,8 @@ class SsvBench {
       if (o.proposer == "none") question.exact = g.tokens;
       const auto& exact = question.exact;
       const size_t length = std::max<size_t>(1, std::max(exact.size(), g.tokens.size()));
-      const auto differs = std::mismatch(g.tokens.begin(), g.tokens.end(), exact.begin(), exact.end());
-      out.agreed += g.tokens == exact ? 1 : double(differs.first - g.tokens.begin()) / double(length);
+      const auto differs = std::ranges::mismatch(g.tokens, exact).in1;
+      out.agreed += g.tokens == exact ? 1 : double(differs - g.tokens.begin()) / double(length);
       ++out.streams, out.identical += g.tokens == exact, out.tokens += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
       if (question.asks) ++out.asked, out.right += question.asks->answered_by(g.text);
       add_counts(g, out.sums);
@@ -166,8 +166,7 @@ class SsvBench {
       if (i >= 0) ms[i % 2].push_back(ms_since(start));
       run->rewind(depth);
     }
-    for (auto& times : ms) std::ranges::sort(times);
-    const double own = ms[0][ms[0].size() / 2], reused = ms[1][ms[1].size() / 2];
+    const double own = median(ms[0]), reused = median(ms[1]);
     out_["choosing"].push_back({
         {"context", depth},
         {"rows", rows},

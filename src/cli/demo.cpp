@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"
@@ -34,27 +35,19 @@ struct Outcome {
 
 // Figures of several runs of one way, added up.
 struct Tally {
-  int64_t steps = 0, rounds = 0, accepted = 0;
-  double ms = 0, kv_bytes = 0;
-  std::vector<int64_t> drafted_at, accepted_at;
+  Generation sums;
+  int64_t steps = 0;
+  double kv_bytes = 0;
 
   void add(const Generation& g) {
-    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1), rounds += g.rounds, accepted += g.accepted;
-    ms += g.milliseconds.first_to_last_token, kv_bytes += double(g.kv_bytes_read);
-    const size_t gamma = std::max(drafted_at.size(), g.drafted_by_position.size());
-    drafted_at.resize(gamma), accepted_at.resize(gamma);
-    for (size_t i = 0; i < g.drafted_by_position.size(); ++i)
-      drafted_at[i] += g.drafted_by_position[i], accepted_at[i] += g.accepted_by_position[i];
+    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1), kv_bytes += double(g.kv_bytes_read);
+    add_counts(g, sums);
   }
-  double speed() const { return ms > 0 ? double(steps) * 1e3 / ms : 0; }
+  double speed() const {
+    const double ms = sums.milliseconds.first_to_last_token;
+    return ms > 0 ? double(steps) * 1e3 / ms : 0;
+  }
   double kv_per_token() const { return steps > 0 ? kv_bytes / double(steps) : 0; }
-  double tokens_per_round() const { return rounds > 0 ? 1 + double(accepted) / double(rounds) : 1; }
-  std::vector<double> acceptance() const {
-    std::vector<double> out;
-    for (size_t i = 0; i < drafted_at.size() && drafted_at[i] > 0; ++i)
-      out.push_back(double(accepted_at[i]) / double(drafted_at[i]));
-    return out;
-  }
 };
 
 class Demo {
@@ -111,8 +104,9 @@ class Demo {
     figures("plain decoding", plain);
     figures("guessed and checked", guessed);
     say("  texts equal: {}   {:.2f} times the speed   {:.2f} tokens a round\n", equal ? paint_.green("yes") : paint_.red("NO"),
-        plain.speed() > 0 ? guessed.speed() / plain.speed() : 0, guessed.tokens_per_round());
-    say("  guesses accepted, by their position in the round\n{}", acceptance_picture(guessed.acceptance(), paint_));
+        plain.speed() > 0 ? guessed.speed() / plain.speed() : 0, guessed.sums.mean_acceptance_length());
+    say("  guesses accepted, by their position in the round\n{}",
+        acceptance_picture(guessed.sums.acceptance_by_position(), paint_));
   }
 
   bool questions(const DemoBook& book) {
@@ -172,7 +166,7 @@ class Demo {
     if (!unchecked) return false;
     unchecked_tally.add(unchecked->generation);
     const auto &a = plain->generation.tokens, &b = unchecked->generation.tokens;
-    const size_t same = size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+    const size_t same = size_t(std::ranges::mismatch(a, b).in1 - a.begin());
     if (same == a.size() && same == b.size()) {
       say("\n  {} unchecked, and for once the same text: this task needs little memory\n", paint_.red("LOSSY:"));
     } else {

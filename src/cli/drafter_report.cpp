@@ -35,9 +35,7 @@ void add_tensors(const DrafterFile& file, ordered_json& out) {
     Share& share = weights ? shares[size_t(item.tensor.dtype)] : whole_numbers;
     share.tensors += 1, share.bytes += item.tensor.bytes;
     if (!weights) continue;
-    int64_t elements = 1;
-    for (const int64_t extent : item.tensor.shape) elements *= extent;
-    parameters += elements, bytes += item.tensor.bytes;
+    parameters += elements_of(item.tensor.shape), bytes += item.tensor.bytes;
   }
   out["file_bytes"] = file.file_bytes();
   out["parameters"] = parameters;

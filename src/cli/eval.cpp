@@ -62,8 +62,7 @@ class Eval {
   // The text is cut into windows of `context` tokens; each window's second half is scored, so that every scored token has at
   // least half a context before it (llama.cpp's convention for its perplexity tool).
   Status perplexity() {
-    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
-    HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
+    HUNCH_TRY(const auto ids, read_tokens(engine_, *flags_.file));
     const int64_t length = std::ssize(ids);
     const int64_t longest = std::min(length, engine_.context_len());
     HUNCH_TRY(const auto contexts, contexts_of(flags_, {512, 1024, 2048, 4096, 8192, 16384}, longest));
@@ -103,8 +102,7 @@ class Eval {
   }
 
   Status verify() {
-    HUNCH_TRY(const std::string text, read_text_file(*flags_.file));
-    HUNCH_TRY(const auto ids, engine_.tokenizer().encode(text));
+    HUNCH_TRY(const auto ids, read_tokens(engine_, *flags_.file));
     const int64_t most = std::min(std::ssize(ids), engine_.context_len());
     HUNCH_TRY(const auto contexts, contexts_of(flags_, {1024, 2048, 4096, 8192, 16384}, most));
     for (const int64_t context : contexts) {
@@ -155,11 +153,7 @@ class Eval {
           request.speculation = speculation_;
           HUNCH_TRY(const Generation g, engine_.generate(request, {}, interrupts_.flag()));
           if (interrupts_.stopped()) return {};
-          Detokenizer detokenizer(engine_.tokenizer());
-          std::string answer;
-          for (int32_t id : g.tokens) answer += detokenizer.feed(id);
-          answer += detokenizer.flush();
-          const bool right = book.questions[q].answered_by(answer);
+          const bool right = book.questions[q].answered_by(detokenize(engine_.tokenizer(), g.tokens));
           ++asked, found += right, found_at[std::min<size_t>(q, 2)] += right;
           lossless = lossless && g.lossless;
           approximation.add(g.approximation);
@@ -223,18 +217,17 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
 }
 
 Result<int> eval_command(Arguments arguments) {
-  const bool lookup = !arguments.empty() && arguments[0] == "lookup";
-  const bool perplexity = !arguments.empty() && arguments[0] == "perplexity";
-  const bool verify = !arguments.empty() && arguments[0] == "verify";
-  if (!arguments.empty() && arguments[0] == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\nverify\n");
-  if (!lookup && !perplexity && !verify && !arguments.empty() && arguments[0] != "--help" && arguments[0] != "-h")
-    return usage_error("name what to measure: hunch eval perplexity FILE, hunch eval lookup, or hunch eval verify FILE");
-  if (!lookup && !perplexity && !verify)
+  const std::string what = arguments.empty() ? "--help" : arguments[0];
+  const bool lookup = what == "lookup", verify = what == "verify";
+  if (what == "--flag-names") return print_and_exit_code("--help\nlookup\nperplexity\nverify\n");
+  if (what == "--help" || what == "-h")
     return print_and_exit_code(
         "usage: hunch eval perplexity FILE [flags]   perplexity of a text by length of context\n"
         "       hunch eval lookup [flags]            facts found in a record book, by its length\n"
         "       hunch eval verify FILE [flags]       what --verify sparse changes, against the exact check\n"
         "each has its own --help\n");
+  if (!lookup && !verify && what != "perplexity")
+    return usage_error("name what to measure: hunch eval perplexity FILE, hunch eval lookup, or hunch eval verify FILE");
   EvalFlags flags;
   FlagSet set(lookup ? "hunch eval lookup [flags]"
           : verify   ? "hunch eval verify FILE [flags]"

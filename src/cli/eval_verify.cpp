@@ -128,7 +128,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
     HUNCH_TRY(const Generation plain, engine.generate(request, {}, interrupted));
     request.speculation = speculation;
     HUNCH_TRY(const Generation lossy, engine.generate(request, {}, interrupted));
-    const auto differ = std::mismatch(plain.tokens.begin(), plain.tokens.end(), lossy.tokens.begin(), lossy.tokens.end()).first;
+    const auto differ = std::ranges::mismatch(plain.tokens, lossy.tokens).in1;
     ++asked, same += plain.tokens == lossy.tokens;
     first_difference.push_back(double(differ - plain.tokens.begin()));
   }
@@ -139,12 +139,11 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   row.update(left.row());
   row["exact_kv"] = instant.row();
   if (asked > 0) {
-    std::ranges::sort(first_difference);
     row["greedy"] = {
         {"prompts", asked},
         {"tokens", how.free_tokens},
         {"identical", double(same) / double(asked)},
-        {"median_first_difference", first_difference[first_difference.size() / 2]},
+        {"median_first_difference", median(first_difference)},
     };
   }
   if (record.steps > 0) row["overlap_by_distance"] = overlap_by_distance(record);

@@ -42,16 +42,17 @@ class FlagSet {
       std::is_assignable_v<decltype(target), bool>) {
     toggle(std::move(names), std::move(help), [&target, to] { target = to; });
   }
-  void text(Names names, std::string_view value_name, std::string help, auto& target) {
-    value(std::move(names), value_name, std::move(help), stored(target, [](auto, auto v) { return Result(std::string(v)); }));
+  void text(Names names, std::string_view value_name, std::string help, auto& target, int shown_names = -1) {
+    const auto parse = [](auto, auto v) { return Result(std::string(v)); };
+    value(std::move(names), value_name, std::move(help), stored(target, parse), shown_names);
   }
   void whole(Names names, std::string help, Range range, auto& target, int shown_names = -1) {
     const auto parse = [range](auto flag, auto v) { return parse_whole(flag, v, range); };
     value(std::move(names), "N", std::move(help), stored(target, parse), shown_names);
   }
-  void number(Names names, std::string help, Range range, auto& target) {
+  void number(Names names, std::string help, Range range, auto& target, int shown_names = -1) {
     const auto parse = [range](auto flag, auto v) { return parse_number(flag, v, range); };
-    value(std::move(names), "X", std::move(help), stored(target, parse));
+    value(std::move(names), "X", std::move(help), stored(target, parse), shown_names);
   }
   void choice(Names names, std::string_view value_name, std::string help, Names choices, auto& target) {
     const auto parse = [choices = std::move(choices)](auto flag, auto v) { return parse_choice(flag, v, choices); };

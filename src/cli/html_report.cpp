@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -54,28 +55,14 @@ double context_of(const ordered_json& row) {
   return std::isfinite(depth) ? depth : number(row, "context");
 }
 
-// What tells one curve from another: drafter and policy, then whatever differs between the files.
-std::string label(const ordered_json& row, const std::vector<const char*>& also) {
-  std::string out = word(row, "drafter");
-  if (const std::string policy = word(row, "policy"); !policy.empty() && policy != "none")
-    out += (out.empty() ? "" : " ") + policy;
-  for (const char* key : also) {
-    const auto it = row.find(key);
-    if (it == row.end()) continue;
-    const std::string value = it->is_string() ? it->get<std::string>() : it->dump();
-    if (value != "hunch") out += fmt::format("{}{}", out.empty() ? "" : ", ", value);
-  }
-  return out.empty() ? "plain" : out == "none" ? "plain" : out;
-}
-
 class Page {
  public:
   explicit Page(const std::vector<ordered_json>& rows) : rows_(rows) {
-    for (const char* key : {"model_type", "engine", "type_k", "n_threads", "tokens"}) {
-      std::map<std::string, int> values;
+    for (const char* key : {"model_type", "engine", "type_k", "n_threads"}) {
+      std::set<std::string> values;
       for (const ordered_json& row : rows)
-        if (const auto it = row.find(key); it != row.end() && !it->is_structured()) ++values[it->dump()];
-      if (values.size() > 1 && std::string_view(key) != "tokens") differing_.push_back(key);
+        if (const auto it = row.find(key); it != row.end() && !it->is_structured()) values.insert(it->dump());
+      if (values.size() > 1) differing_.push_back(key);
     }
   }
 
@@ -84,8 +71,8 @@ class Page {
     const auto add = [&](const std::string& picture) {
       if (!picture.empty()) out += "<figure>" + picture + "</figure>\n";
     };
-    const auto draw = [&](LinePlot plot, const char* y, const auto& x_of, const char* kind = nullptr) {
-      plot.log_x = true, plot.series = curves(y, x_of, kind);
+    const auto draw = [&](LinePlot plot, const char* y, const auto& x_of) {
+      plot.log_x = true, plot.series = curves(y, x_of);
       add(svg(plot));
     };
     const std::string context = "context, tokens";
@@ -98,9 +85,6 @@ class Page {
     add(svg(time_split()));
     draw({.title = "Throughput of many requests", .x_title = "requests at once", .y_title = "tokens/s, all together"}, "avg_ts",
         [](const ordered_json& row) { return number(row, "n_parallel"); });
-    draw(
-        {.title = "Speed over the peer", .x_title = context + " (0 stands at 1)", .y_title = "times the peer", .reference = 1},
-        "ratio_to_peer", [](const ordered_json& row) { return std::max(1.0, context_of(row)); }, "what");
     draw({.title = "Perplexity by context", .x_title = "window, tokens", .y_title = "perplexity"}, "perplexity", context_of);
     draw(
         {.title = "Facts found in a record book", .x_title = context, .y_title = "found", .share = true}, "accuracy", context_of);
@@ -111,7 +95,7 @@ class Page {
   std::string table() const {
     constexpr const char* kColumns[] = {"test", "eval", "what", "context", "model_type", "engine", "type_k", "n_threads",
         "n_parallel", "drafter", "policy", "avg_ts", "stddev_ts", "mean_acceptance_length", "mean_tokens_per_round", "speedup",
-        "ratio_to_peer", "perplexity", "accuracy", "lossless"};
+        "perplexity", "accuracy", "lossless"};
     std::vector<std::string> used;
     for (const char* key : kColumns)
       if (std::ranges::any_of(rows_, [&](const ordered_json& row) { return row.contains(key); })) used.emplace_back(key);
@@ -137,17 +121,29 @@ class Page {
   }
 
  private:
+  // What tells one curve from another: drafter and policy, then whatever differs between the files.
+  std::string label(const ordered_json& row) const {
+    std::string out = word(row, "drafter");
+    if (const std::string policy = word(row, "policy"); !policy.empty() && policy != "none")
+      out += (out.empty() ? "" : " ") + policy;
+    for (const char* key : differing_) {
+      const auto it = row.find(key);
+      if (it == row.end()) continue;
+      const std::string value = it->is_string() ? it->get<std::string>() : it->dump();
+      if (value != "hunch") out += fmt::format("{}{}", out.empty() ? "" : ", ", value);
+    }
+    return out.empty() || out == "none" ? "plain" : out;
+  }
+
   // One curve per label; rows without `y` or without an x are left out. Several rows at one x are averaged.
   template <class X>
-  std::vector<Series> curves(const char* y, X x_of, const char* kind = nullptr) const {
+  std::vector<Series> curves(const char* y, X x_of) const {
     std::vector<std::string> order;
     std::map<std::string, std::map<double, std::pair<double, int>>> sums;
     for (const ordered_json& row : rows_) {
       const double x = x_of(row), value = number(row, y);
       if (!std::isfinite(x) || !std::isfinite(value)) continue;
-      auto also = differing_;
-      if (kind) also.insert(also.begin(), kind);
-      const std::string name = label(row, also);
+      const std::string name = label(row);
       if (!sums.contains(name)) order.push_back(name);
       auto& [sum, count] = sums[name][x];
       sum += value, ++count;
@@ -162,7 +158,7 @@ class Page {
 
   std::string at_context(const ordered_json& row) const {
     const double context = context_of(row);
-    return label(row, differing_) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : "");
+    return label(row) + (std::isfinite(context) ? fmt::format(" at {}", axis_label(context)) : "");
   }
 
   LinePlot acceptance() const {

@@ -69,6 +69,11 @@ Result<std::string> read_text_file(const std::string& path) {
   return text;
 }
 
+Result<Tokens> read_tokens(const Engine& engine, const std::string& path) {
+  HUNCH_TRY(const std::string text, read_text_file(path));
+  return engine.tokenizer().encode(text);
+}
+
 Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written) {
   std::error_code none;
   if (!read || !written || !std::filesystem::equivalent(*read, *written, none)) return {};

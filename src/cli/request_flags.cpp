@@ -71,12 +71,6 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       "memory for the KV cache: bytes, or with K, M, G, KiB, MiB, GiB (default: what -c needs for all requests, up to 4 GiB or "
       "0.8 of a GPU)",
       FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
-  const auto store = [](std::optional<std::string>& target) {
-    return [&target](std::string_view flag, std::string_view v) -> Status {
-      HUNCH_TRY(target, parse_kv_dtype(flag, v));
-      return {};
-    };
-  };
   set.value(
       {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16, bf16, q8_0 or fp8 (default: the device's)",
       [&flags](std::string_view flag, std::string_view v) -> Status {
@@ -86,9 +80,9 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
         return {};
       },
       1);
-  set.value(
-      {"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree", store(flags.key_dtype));
-  set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", store(flags.value_dtype));
+  set.value({"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree",
+      FlagSet::stored(flags.key_dtype, parse_kv_dtype));
+  set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", FlagSet::stored(flags.value_dtype, parse_kv_dtype));
   set.value({"--device"}, "NAME", "cpu (default), cuda (where built), reference (plain loops, slow)",
       [&flags](std::string_view flag, std::string_view v) -> Status {
         std::vector<std::string_view> devices;
@@ -128,19 +122,10 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
       {"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true}, flags.top_p);
   set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
   set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", FlagSet::stored(flags.seed, parse_seed));
-  const auto penalty = [&set](std::vector<std::string_view> names, std::string help, Range range, double& target) {
-    set.value(
-        std::move(names), "X", std::move(help),
-        [&target, range](std::string_view flag, std::string_view v) -> Status {
-          HUNCH_TRY(target, parse_number(flag, v, range));
-          return {};
-        },
-        1);
-  };
-  penalty({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
-      {0.01, 100}, flags.rules.repetition_penalty);
-  penalty({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
-  penalty({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
+  set.number({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
+      {0.01, 100}, flags.rules.repetition_penalty, 1);
+  set.number({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
+  set.number({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
       [&flags](std::string_view flag, std::string_view v) -> Status {
         const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
@@ -175,6 +160,7 @@ void add_run_flags(FlagSet& set, RunFlags& flags) {
 
 Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationFlags* speculation) {
   EngineOptions options;
+  if (flags.random && flags.model) return usage_error("--random and --model name two models: give one");
   if (flags.random) {
     options.model = *flags.random, options.random_weights = flags.random_type;
   } else {

@@ -82,6 +82,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
 Result<std::string> prompt_text(const PromptFlags& flags);
 // A file's bytes, checked to be UTF-8. Errors name the file, and the byte at which it stops being text.
 Result<std::string> read_text_file(const std::string& path);
+Result<Tokens> read_tokens(const Engine& engine, const std::string& path);  // of such a file
 // An error where what is to be written is a file that is read.
 Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written);
 

@@ -16,19 +16,10 @@ FlagSet::Set list_into(std::vector<std::string>& target) {
         if (entry.is_string()) target.push_back(entry.get<std::string>());
       return {};
     }
-    for (size_t at = 0; at <= text.size();) {
-      const size_t comma = std::min(text.find(',', at), text.size());
-      if (comma > at) target.emplace_back(text.substr(at, comma - at));
-      at = comma + 1;
-    }
-    return {};
-  };
-}
-
-FlagSet::Set text_into(std::string& target) {
-  return [&target](std::string_view, std::string_view text) -> Status {
-    target = text;
-    return {};
+    return each_item(text, [&](std::string_view item) {
+      if (!item.empty()) target.emplace_back(item);
+      return Status();
+    });
   };
 }
 
@@ -50,8 +41,8 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   ServerOptions& server = flags.server;
   set.positional("MODEL", false, "the model, as behind -m", flags.model);
   set.group("Server");
-  set.value({"--host", "--uds"}, "HOST", "address to listen on, or the path of a .sock (default: 127.0.0.1, this machine only)",
-      text_into(server.host), 1);
+  set.text({"--host", "--uds"}, "HOST", "address to listen on, or the path of a .sock (default: 127.0.0.1, this machine only)",
+      server.host, 1);
   set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
   set.value({"--served-model-name", "-a", "--alias"}, "NAME",
       "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
@@ -62,7 +53,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
     return {};
   };
   set.value({"--api-key"}, "KEY", "requests need this key (repeat, or commas: further keys)", keys_into);
-  set.value({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", text_into(server.api_key_file));
+  set.text({"--api-key-file"}, "FILE", "keys, one a line; read again at SIGHUP", server.api_key_file);
   set.value({"--cors-origins", "--allowed-origins"}, "LIST", "origins whose pages may use the server (*: all; default: its own)",
       list_into(server.cors_origins), 1);
   set.value({"--allowed-hosts"}, "LIST", "further names of this server in the Host header, where it listens on loopback (*: any)",
@@ -76,15 +67,14 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.toggle({"--no-slots"}, "do not", server.slots, false);
   set.toggle({"--props"}, "answer /props (default)", server.props);
   set.toggle({"--no-props"}, "do not", server.props, false);
-  set.value({"--log-file"}, "FILE", "log there instead of on stderr; opened again at SIGHUP", text_into(server.log_file));
+  set.text({"--log-file"}, "FILE", "log there instead of on stderr; opened again at SIGHUP", server.log_file);
   set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", server.log_json);
   set.value(
       {"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
       [&server](std::string_view flag, std::string_view text) -> Status {
         static constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
         HUNCH_TRY(const std::string level, parse_choice(flag, text, kLevels));
-        for (size_t i = 0; i < 4; ++i)
-          if (kLevels[i] == level) server.log_level = int(i);
+        server.log_level = int(std::ranges::find(kLevels, level) - kLevels);
         return {};
       },
       1);
@@ -102,10 +92,9 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   add_chat_template_flags(set, flags.chat_template);
   set.toggle({"--trust-request-chat-template", "--trust-request-template"}, "requests may bring a chat template of their own",
       flags.trust_request_template);
-  set.value(
-      {"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)", text_into(flags.tool_parser));
-  set.value({"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)",
-      text_into(flags.reasoning_parser));
+  set.text({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)", flags.tool_parser);
+  set.text(
+      {"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)", flags.reasoning_parser);
   set.group("Limits");
   for (const Limit& limit : limits()) add_limit(set, limit, server.limits);
   set.toggle({"--print-limits"}, "print all limits as they are and end", flags.print_limits);

@@ -36,8 +36,7 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
     if (setting.flag == "--spec") names.insert(names.end(), {"--spec-type", "--speculative-algorithm"});
     if (setting.flag == "--tree-top-k") names.push_back("--speculative-eagle-topk");
     auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
-      HUNCH_TRY(SettingValue parsed, parse_setting(setting, flag, sglang_method(value)));
-      flags.flags[i] = std::move(parsed);
+      HUNCH_TRY(flags.flags[i], parse_setting(setting, flag, sglang_method(value)));
       return {};
     };
     set.value(names, setting.value_name, std::string(setting.about), store, 1);

@@ -19,7 +19,6 @@ struct Paint {
   std::string bold(std::string_view s) const { return wrap("1", s); }
   std::string green(std::string_view s) const { return wrap("32", s); }
   std::string red(std::string_view s) const { return wrap("1;31", s); }
-  std::string faint(std::string_view s) const { return wrap("2", s); }
 
  private:
   std::string wrap(std::string_view code, std::string_view s) const;

@@ -1,10 +1,6 @@
 #include "text/chat_template.h"
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include "base/test_results.h"
+#include "text/test_data.h"
 
 namespace hunch {
 namespace {
@@ -12,18 +8,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Marks = std::vector<std::pair<std::string, std::string>>;
 
-const std::filesystem::path kData = std::filesystem::path(HUNCH_ROOT) / "models/golden/text";
-
 // Slow machines and sanitizers are not what these tests are about.
 TemplateLimits patient() { return {.time = std::chrono::minutes(10)}; }
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  EXPECT_TRUE(in) << path;
-  return text.str();
-}
 
 Result<RenderedChat> render(
     std::string_view source, const Json& variables = Json::object(), const Marks& marks = {}, TemplateLimits limits = patient()) {
@@ -56,7 +42,7 @@ std::string trusted_part(std::string_view source, const Json& variables, const M
 
 class TemplateGolden : public testing::Test {
  protected:
-  const Json golden_ = Json::parse(read(kData / "templates.json"));
+  const Json golden_ = Json::parse(test::read_data("templates.json"));
 };
 
 TEST_F(TemplateGolden, ConversationsRenderAsJinja2DoesInThePublishedConstructs) {
@@ -67,7 +53,7 @@ TEST_F(TemplateGolden, ConversationsRenderAsJinja2DoesInThePublishedConstructs) 
   int refused = 0;
   for (const Json& row : golden_["cases"]) {
     const std::string name = row[0].get<std::string>(), conversation = row[1].get<std::string>();
-    if (name != last) one = test::good(ChatTemplate::compile(read(kData / "templates" / (name + ".jinja"))));
+    if (name != last) one = test::good(ChatTemplate::compile(test::read_data("templates/" + name + ".jinja")));
     last = name;
     Json variables = {{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
     variables.update(golden_["conversations"][conversation]);
