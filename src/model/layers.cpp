@@ -39,10 +39,11 @@ Buffer WeightLoader::vector(const std::string& name) {
 std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return nullptr;
-  auto weight = !tensor->data
-      ? backend_.random_weight(requantise_.value_or(tensor->dtype), tensor->shape.front(), tensor->shape.back(), tensor->seed)
-      : requantise(*tensor) ? backend_.load_weight(converted_)
-                            : backend_.load_weight(*tensor);
+  const int64_t rows = tensor->shape.front(), columns = tensor->shape.back();
+  const DType made = requantise_ && columns % dtype_info(*requantise_).block == 0 ? *requantise_ : tensor->dtype;
+  auto weight = !tensor->data ? backend_.random_weight(made, rows, columns, tensor->seed)
+      : requantise(*tensor)   ? backend_.load_weight(converted_)
+                              : backend_.load_weight(*tensor);
   return count(std::move(weight), name);
 }
 
