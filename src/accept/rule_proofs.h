@@ -97,6 +97,21 @@ inline Tokens emitted_by(const Verdict& verdict) {
   return emitted;
 }
 
+// A tree with its buffers. What is derived from it fills tokens, parents and the rows of q, then calls finish().
+struct OwnTree {
+  OwnTree() = default;
+  OwnTree(const OwnTree&) = delete;
+  void finish(DraftLaw law, size_t vocab) {
+    tree.size = int(tokens.size()), tree.law = law;
+    tree.tokens = view(tokens);
+    tree.q = view(q, q.size() / vocab, vocab);
+  }
+
+  Tokens tokens;
+  std::vector<float> q;
+  DraftTree tree;
+};
+
 // A law that differs by position and by the token before: row (position + 2 last) of a table, in 64ths.
 inline Law law_of(std::vector<std::vector<int>> sixtyfourths) {
   return [sixtyfourths](const Tokens& before) {

@@ -1,6 +1,8 @@
 // Every registered lossless rule keeps the target's law: proved by walking every branch of draft, coin, residual and target
 // choice with its exact weight (Leviathan et al., 2022, appendix A.1 says why it must hold). Trees of sampled nodes have a test
 // of their own (sampled_trees_test.cpp).
+#include <fmt/format.h>
+
 #include <limits>
 #include <set>
 
@@ -58,7 +60,7 @@ TEST(Rules, KeepTheTargetLawForEveryDraftOfUpToThree) {
 
 // A tree whose every inner node has the `width` most likely tokens of q as children: what Medusa and EAGLE draft. q rows are
 // filled in, so that a rule that mistakes the children for samples of q goes wrong rather than down.
-struct TopTree {
+struct TopTree : OwnTree {
   TopTree(const Law& law, size_t vocab, int width, int depth) {
     std::vector<Tokens> paths{{}};
     for (size_t parent = 0; parent < paths.size(); ++parent) {
@@ -75,16 +77,8 @@ struct TopTree {
         tree.parents.push_back(int32_t(parent) - 1);
       }
     }
-    tree.size = int(tokens.size());
-    tree.law = DraftLaw::Point;
-    tree.tokens = view(tokens);
-    tree.q = view(q, tokens.size(), vocab);
+    finish(DraftLaw::Point, vocab);
   }
-  TopTree(const TopTree&) = delete;
-
-  Tokens tokens;
-  std::vector<float> q;
-  DraftTree tree;
 };
 
 TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
@@ -206,12 +200,18 @@ TEST(Match, FollowsTheChildThatEqualsTheChoice) {
   EXPECT_EQ(verdict.next, 4);
 }
 
+constexpr int kPositions = 20000;
+// Of so many draws those of chance p, within 4.5 standard deviations.
+void expect_share(int count, double p, const std::string& what = "") {
+  EXPECT_NEAR(double(count) / kPositions, p, 4.5 * std::sqrt(p * (1 - p) / kPositions)) << what;
+}
+
 TEST(KeyedChance, AcceptsWithProbabilityPOverQ) {
   KeyedChance chance({.seed = 5});
   for (const double p : {0.1, 0.25, 0.5, 0.9}) {
     int accepted = 0;
-    for (int position = 0; position < 20000; ++position) accepted += chance.below(p / 2, 0.5, position, 0);
-    EXPECT_NEAR(accepted / 20000.0, p, 4.5 * std::sqrt(p * (1 - p) / 20000));
+    for (int position = 0; position < kPositions; ++position) accepted += chance.below(p / 2, 0.5, position, 0);
+    expect_share(accepted, p);
   }
 }
 
@@ -232,45 +232,42 @@ TEST(KeyedChance, DrawsTheResidualInProportionToWhatTheDraftLacks) {
   KeyedChance chance({.seed = 7});
   const Row p{0.4f, 0.3f, 0.2f, 0.1f}, q{0.1f, 0.5f, 0.1f, 0.3f};  // lacks 0.3 and 0.1
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[chance.residual(view(p), view(q), position)];
+  for (int position = 0; position < kPositions; ++position) ++counts[chance.residual(view(p), view(q), position)];
   EXPECT_EQ(counts[1], 0);
   EXPECT_EQ(counts[3], 0);
-  EXPECT_NEAR(counts[0] / 20000.0, 0.75, 4.5 * std::sqrt(0.75 * 0.25 / 20000));
+  expect_share(counts[0], 0.75);
 }
 
 TEST(KeyedChance, DrawsATokenByItsWeight) {
   KeyedChance chance({.seed = 13});
   const std::vector<double> weights{0.6, 0, 0.2, 1.2}, nothing{0, 0};
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[chance.among(view(weights, 4), position)];
+  for (int position = 0; position < kPositions; ++position) ++counts[chance.among(view(weights, 4), position)];
   EXPECT_EQ(counts[1], 0);
-  EXPECT_NEAR(counts[0] / 20000.0, 0.3, 4.5 * std::sqrt(0.3 * 0.7 / 20000));
-  EXPECT_NEAR(counts[3] / 20000.0, 0.6, 4.5 * std::sqrt(0.6 * 0.4 / 20000));
+  expect_share(counts[0], 0.3);
+  expect_share(counts[3], 0.6);
   EXPECT_EQ(chance.among(view(nothing, 2), 3), -1);
 }
 
 TEST(KeyedChance, FlipsACoinOfItsOwnForEverySibling) {
   KeyedChance chance({.seed = 14});
   int both[4][4] = {};
-  for (int position = 0; position < 20000; ++position)
+  for (int position = 0; position < kPositions; ++position)
     for (int a = 0; a < 4; ++a)
       for (int b = 0; b < 4; ++b)
         both[a][b] += chance.below(0.25, 0.5, position, 3 * a) && chance.below(0.25, 0.5, position, 3 * b);
   for (int a = 0; a < 4; ++a)
-    for (int b = 0; b < 4; ++b) {
-      const double wanted = a == b ? 0.5 : 0.25;
-      EXPECT_NEAR(both[a][b] / 20000.0, wanted, 4.5 * std::sqrt(wanted * (1 - wanted) / 20000)) << a << " " << b;
-    }
+    for (int b = 0; b < 4; ++b) expect_share(both[a][b], a == b ? 0.5 : 0.25, fmt::format("{} {}", a, b));
 }
 
 TEST(KeyedChance, DrawsAnyTokenButTheRejectedOne) {
   KeyedChance chance({.seed = 12});
   const Row p{0.4f, 0.3f, 0.2f, 0.1f}, certain{0, 1, 0};
   std::vector<int> counts(4);
-  for (int position = 0; position < 20000; ++position) ++counts[chance.without(view(p), 0, position)];
+  for (int position = 0; position < kPositions; ++position) ++counts[chance.without(view(p), 0, position)];
   EXPECT_EQ(counts[0], 0);
-  EXPECT_NEAR(counts[1] / 20000.0, 0.5, 4.5 * 0.5 / std::sqrt(20000));
-  EXPECT_NEAR(counts[3] / 20000.0, 1 / 6.0, 4.5 * 0.38 / std::sqrt(20000));
+  expect_share(counts[1], 0.5);
+  expect_share(counts[3], 1 / 6.0);
   EXPECT_EQ(chance.without(view(certain), 1, 3), 1);  // rounding alone can have rejected it
 }
 
@@ -302,7 +299,7 @@ TEST(KeyedChance, ItsCoinsAndResidualsAreIndependent) {
   const Row p{0.5f, 0.5f}, q{0, 0};
   KeyedChance chance({.seed = 11});
   int low = 0, first = 0;
-  for (int position = 0; position < 20000; ++position)
+  for (int position = 0; position < kPositions; ++position)
     if (chance.below(0.1, 0.5, position, 0)) ++low, first += chance.residual(view(p), view(q), position) == 0;
   ASSERT_GT(low, 3000);
   EXPECT_NEAR(double(first) / low, 0.5, 4.5 * 0.5 / std::sqrt(low));

@@ -22,7 +22,7 @@ int32_t draw_of(Walk& walk, std::vector<double> left) {
   return walk.branch(left);
 }
 
-struct SampledTree {
+struct SampledTree : OwnTree {
   struct How {
     bool depth_first = false;
     bool with_replacement = false;  // a token may come twice among siblings
@@ -38,12 +38,8 @@ struct SampledTree {
       const Row of_row = law(paths[row]);
       q.insert(q.end(), of_row.begin(), of_row.end());
     }
-    tree.size = int(tokens.size());
-    tree.law = DraftLaw::Given;
-    tree.tokens = view(tokens);
-    tree.q = view(q, tokens.size(), vocab);
+    finish(DraftLaw::Given, vocab);
   }
-  SampledTree(const SampledTree&) = delete;
 
   void grow(Walk& walk, const Law& law, const Width& width, const How& how, size_t row) {
     const Row of_row = law(paths[row]);
@@ -69,9 +65,6 @@ struct SampledTree {
 
   std::vector<Tokens> paths{{}};            // of rows
   std::vector<std::vector<int>> ranks{{}};  // of rows
-  Tokens tokens;
-  std::vector<float> q;
-  DraftTree tree;
 };
 
 struct Emitted {
@@ -156,7 +149,7 @@ TEST(SampledTrees, KeepTheTargetLawWhereTheNextLevelDependsOnWhatWasDrawn) {
 
 // The trees of learned drafters: draft/drawn_tree.h decides from the laws of a level's nodes, then draws. With DraftTree::laws,
 // as the rows of q are those of the nodes that went on.
-struct GrownTree {
+struct GrownTree : OwnTree {
   GrownTree(Walk& walk, const Law& law, size_t vocab, int nodes, int depth, int most) {
     drawn.reserve(nodes, depth);
     drawn.begin(nodes, depth, 3, 0.5f);
@@ -187,22 +180,15 @@ struct GrownTree {
         for (; node >= 0; node = drawn.node(node).parent) level.back().insert(level.back().begin(), drawn.node(node).token);
       }
     }
-    tree.size = drawn.size();
-    tree.law = DraftLaw::Given;
-    tree.laws.assign(tree.size + 1, 0);
-    for (int i = 0; i < tree.size; ++i) {
+    tree.laws.assign(drawn.size() + 1, 0);
+    for (int i = 0; i < drawn.size(); ++i) {
       tokens.push_back(drawn.node(i).token), tree.parents.push_back(drawn.node(i).parent);
       if (drawn.node(i).row > 0) tree.laws[size_t(i) + 1] = drawn.node(i).row;
     }
-    tree.tokens = view(tokens);
-    tree.q = view(q, q.size() / vocab, vocab);
+    finish(DraftLaw::Given, vocab);
   }
-  GrownTree(const GrownTree&) = delete;
 
   DrawnTree drawn;
-  Tokens tokens;
-  std::vector<float> q;
-  DraftTree tree;
 };
 
 TEST(SampledTrees, KeepTheTargetLawInTheShapesOfLearnedDrafters) {
@@ -275,16 +261,13 @@ TEST(SampledTrees, AChildDroppedForWhatItIsBendsTheLaw) {
 }
 
 // Hand-made rows. The target never answers for itself except at the leaf or where nothing was drawn.
-struct Rows {
-  explicit Rows(Row p_, Row q_, Tokens tokens_) : p(std::move(p_)), q(std::move(q_)), tokens(std::move(tokens_)) {
-    tree.size = int(tokens.size());
-    tree.law = DraftLaw::Given;
+struct Rows : OwnTree {
+  explicit Rows(Row p_, Row q_, Tokens tokens_) : p(std::move(p_)) {
+    q = std::move(q_), tokens = std::move(tokens_);
     tree.parents.assign(tokens.size(), -1);
-    tree.tokens = view(tokens);
-    while (q.size() < p.size() * tokens.size()) q.push_back(0);
-    tree.q = view(q, tokens.size(), p.size());
+    q.resize(p.size() * tokens.size(), 0);
+    finish(DraftLaw::Given, p.size());
   }
-  Rows(const Rows&) = delete;
 
   class Target final : public TargetProbs {
    public:
@@ -304,9 +287,7 @@ struct Rows {
     return verdict;
   }
 
-  Row p, q;
-  Tokens tokens;
-  DraftTree tree;
+  Row p;
 };
 
 TEST(SampledTrees, EmitNothingThatTheTargetExcludesAndKeepNothingThatTheDrafterExcludes) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "backend/test_inputs.h"
 
@@ -13,6 +12,7 @@ struct KvShape {
   DType dtype = DType::BF16;
   int kv_heads = 2, group = 2, head_dim = 64, layers = 1;
   int heads() const { return kv_heads * group; }
+  int64_t width() const { return int64_t(heads()) * head_dim; }  // of a row of queries
   std::string name() const {
     return std::string(dtype_info(dtype).name) + " kv_heads " + std::to_string(kv_heads) + " group " + std::to_string(group) +
         " dim " + std::to_string(head_dim);
@@ -23,7 +23,7 @@ inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1
 
 // Queries that are exact in bf16, so that the products of every KV type are those of the reference.
 inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
-  std::vector<float> q = random_floats(size_t(rows * shape.heads() * shape.head_dim), seed, 1.5f);
+  std::vector<float> q = random_floats(rows * shape.width(), seed, 1.5f);
   for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
   return q;
 }
@@ -43,7 +43,7 @@ inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
   part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
-  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
+  const int64_t width = shape.width();
   part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
   return part;
 }
@@ -61,7 +61,7 @@ inline AttendRequest tree_request(const KvShape& shape, const std::vector<int32_
 inline AttendRequest chain_of(const AttendRequest& tree, const std::vector<int>& path, const KvShape& shape) {
   AttendRequest chain;
   chain.window = tree.window;
-  const int64_t width = int64_t(shape.heads()) * shape.head_dim;
+  const int64_t width = shape.width();
   for (size_t d = 0; d < path.size(); ++d) {
     chain.last.push_back(int32_t(tree.tree_entry) + int32_t(d));
     chain.q.insert(chain.q.end(), tree.q.begin() + path[d] * width, tree.q.begin() + (path[d] + 1) * width);
@@ -121,6 +121,5 @@ inline float distance(const std::vector<float>& a, const std::vector<float>& b) 
   }
   return most;
 }
-inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
 
 }

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "backend/ops/attention.h"
+#include "backend/ops/sample.h"
 #include "base/half.h"
 #include "base/test_results.h"
 #include "checkpoint/checkpoint.h"
@@ -14,6 +15,12 @@ namespace hunch::test {
 
 inline constexpr DType kEncodings[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K,
     DType::Q6_K, DType::F8_E4M3, DType::MXFP4};
+
+// Every filter, alone and with others.
+inline constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0},
+    {1, 600, 1, 0}, {1, 2000, 0.9f, 0}, {1, 0, 0.95f, 0}, {1.3f, 0, 0.5f, 0}, {1, 0, 1, 0.001f}, {1, 0, 1, 0.3f},
+    {2, 0, 0.99f, 1e-4f}, {0.3f, 1000, 0.8f, 0}, {1, 1, 1, 0}, {5, 0, 0.999f, 0}, {1, 0, 0, 0}, {1, 1 << 20, 0.7f, 0},
+    {0.01f, 0, 1, 0.9f}, {1, 1500, 1, 1}, {2e-5f, 0, 0.9f, 0.5f}};
 
 inline std::vector<float> gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
   std::mt19937 random(seed);
@@ -63,6 +70,11 @@ struct Matrix {  // bits: Q4_K too is made of random bits
   std::vector<float> scales;
   Tensor tensor;
 };
+
+inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
+}
 
 template <class T>
 View<T, 2> strided(T* data, int64_t rows, int64_t n, int64_t stride) {

@@ -110,11 +110,6 @@ class DrawnTree {
   }
   const Node& node(int index) const { return nodes_[index]; }
   int size() const { return int(nodes_.size()); }
-  float likeliest() const {  // of the nodes that go on
-    float most = 0;
-    for (const int node : level_) most = std::max(most, path_chance(node));
-    return most;
-  }
 
  private:
   static float chance_of(float first_kept, int nth) {

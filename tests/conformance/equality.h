@@ -43,6 +43,14 @@ class Equality {
   }
   double acceptance() const { return double(accepted) / double(std::max<int64_t>(1, drafted)); }
   int64_t rejected() const { return drafted - accepted; }
+  void expect_kept_and_dropped(const std::string& what = "") const {
+    EXPECT_GE(accepted, 1) << what;
+    EXPECT_GE(rejected(), 1) << what;
+  }
+  void expect_mostly_kept(const std::string& what = "") const {
+    EXPECT_GT(acceptance(), 0.5) << what;
+    EXPECT_GE(rejected(), 1) << what;
+  }
   // Starts the counts anew.
   void reset() { runs = drafted = accepted = 0; }
 

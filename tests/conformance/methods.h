@@ -90,6 +90,12 @@ inline void expect_same_output(const Generation& got, const Generation& plain, c
   }
 }
 
+inline Generation generate_same(Engine& engine, const Request& request, const Generation& plain, const std::string& what) {
+  Generation run = generate(engine, request);
+  expect_same_output(run, plain, what);
+  return run;
+}
+
 // Requests that in a crowd are to say what plain decoding says of each alone.
 class Together {
  public:

@@ -29,8 +29,7 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         const auto what = fmt::format("{} {} {}", device, kv, name_of(method));
-        const auto run = generate(*engine, request);
-        expect_same_output(run, plain, what);
+        const auto run = generate_same(*engine, request, plain, what);
         EXPECT_LE(run.drafted_by_position.size(), size_t(request.speculation.num_tokens)) << what;
         drafted[name_of(method)] += run.drafted, accepted[name_of(method)] += run.accepted;
       }
@@ -56,8 +55,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         const auto what = fmt::format("{} {} {}", model, device, name_of(method));
-        const auto run = generate(*engine, request);
-        expect_same_output(run, plain, what);
+        const auto run = generate_same(*engine, request, plain, what);
         accepted[method.proposer] += run.accepted;
       }
     }

@@ -250,8 +250,7 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   set_method(request, {"none"}, 4);
   const auto plain = generate(*with, request), reused = run_class(*with, request, "reuse", "1", 1);
   set_method(request, {"profile"}, 0);
-  const auto run = generate(*with, request);
-  expect_same_output(run, plain, "profile");
+  const auto run = generate_same(*with, request, plain, "profile");
   EXPECT_GT(run.drafted, 0);
   EXPECT_EQ(run.strategy_changes, 2);
   EXPECT_EQ(run_class(*with, request, "reuse", "", 1).tokens, reused.tokens);

@@ -41,8 +41,8 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
     const auto plain = generate_plain(*engine, request);
     for (const Method& method : kNsaMethods) {
       set_method(request, method, 1 + turn++ % 6);
-      const auto run = generate(*engine, request);
-      expect_same_output(run, plain, fmt::format("{} {} {} {}", place.device, place.isa, kv, name_of(method)));
+      const auto run =
+          generate_same(*engine, request, plain, fmt::format("{} {} {} {}", place.device, place.isa, kv, name_of(method)));
       drafted += run.drafted, accepted += run.accepted;
     }
   }
@@ -112,8 +112,7 @@ TEST(NsaDrafters, GiveThePlainStream) {
     for (const int beside : {0, 9}) {
       request.speculation.proposer = engine->parts().learned.at(0).name;
       request.speculation.num_tokens = 3, request.speculation.tree_tokens = beside;
-      const auto run = generate(*engine, request);
-      expect_same_output(run, plain, folder);
+      const auto run = generate_same(*engine, request, plain, folder);
       EXPECT_GT(run.drafted, 0) << folder;
       accepted += run.accepted;
     }
@@ -131,12 +130,11 @@ TEST(NsaDrafters, OfTheShippedModelGiveThePlainStream) {
   for (const int beside : {0, 12}) {
     request.speculation.proposer = "eagle3";
     request.speculation.num_tokens = 4, request.speculation.tree_tokens = beside;
-    const auto run = generate(*engine, request);
-    expect_same_output(run, plain, fmt::format("eagle3, {} beside the chain", beside));
+    const auto run = generate_same(*engine, request, plain, fmt::format("eagle3, {} beside the chain", beside));
     EXPECT_GT(run.accepted, 20);
   }
   request.speculation = {};
-  expect_same_output(generate(*engine, request), plain, "auto");
+  generate_same(*engine, request, plain, "auto");
 }
 
 TEST(NsaRefusals, SayWhatToDoInstead) {

@@ -15,8 +15,7 @@ struct State {
 State run(const EngineOptions& options, const Request& request, size_t until) {
   auto engine = load(options);
   auto step = make_step(*engine, request);
-  HUNCH_CHECK(step->prefill(nullptr).ok());
-  while (step->sequence().tokens.size() < until) HUNCH_CHECK(step->round().ok());
+  decode_to(*step, int64_t(until));
   State state;
   state.tokens.assign(step->sequence().tokens.begin(), step->sequence().tokens.begin() + int64_t(until));
   state.kv = kv_of(*engine, *step, int64_t(until) - 1);

@@ -1,22 +1,15 @@
 // A draft model on a device: it is right where it reads what the target reads, in blind chains and, under another numbering,
 // level by level.
 #include "../conformance/renumbered.h"
-#include "../conformance/runs.h"
+#include "near.h"
 
 namespace hunch {
 namespace {
 
 using namespace test;
 
-class DeviceDraftModel : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const auto devices = accelerators();
-    if (std::ranges::find(devices, GetParam()) == devices.end()) GTEST_SKIP() << "no device";
-  }
-};
-INSTANTIATE_TEST_SUITE_P(
-    On, DeviceDraftModel, testing::Values("cuda", "late"), [](const auto& info) { return std::string(info.param); });
+class DeviceDraftModel : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(On, DeviceDraftModel, testing::Values("cuda", "late"), param_name);
 
 TEST_P(DeviceDraftModel, IsRightUnderAnyPaddingAndNumbering) {
   struct {
@@ -57,10 +50,9 @@ TEST_P(DeviceDraftModel, GrowsTheTreesOfTheReferenceUnderAnyNumbering) {
           EXPECT_EQ(runs.back().tokens, plain_stream(*engine, request)) << device;
         }
         const auto what = fmt::format("turned {} T {} depth {}", turned, temperature, depth);
-        if (GetParam() == std::string("late")) {
+        if (device_ == "late") {
           EXPECT_EQ(runs[0].drafted, runs[1].drafted) << what;
-          EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
-          EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+          expect_same_rounds(runs, what);
         }
       }
   }

@@ -1,4 +1,5 @@
-// Near: how far the numbers of two backends are from each other, by the log-probabilities of a prompt's tokens.
+// What tests of devices share: which there are, and how near two backends are to each other, by the log-probabilities of a
+// prompt's tokens or by their rounds.
 #pragma once
 
 #include <cmath>
@@ -6,6 +7,26 @@
 #include "../conformance/methods.h"
 
 namespace hunch::test {
+
+inline bool runs_here(std::string_view device) {
+  const auto devices = accelerators();
+  return std::ranges::find(devices, device) != devices.end();
+}
+
+// Skipped without the device. `late` (late_backend.cpp) stands for one where there is none.
+class OnDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!runs_here(device_)) GTEST_SKIP() << "no device";
+  }
+  const std::string device_ = GetParam();
+};
+
+inline void expect_same_rounds(const std::vector<Generation>& runs, const std::string& what) {
+  EXPECT_EQ(runs[0].tokens, runs[1].tokens) << what;
+  EXPECT_EQ(runs[0].drafted_by_position, runs[1].drafted_by_position) << what;
+  EXPECT_EQ(runs[0].accepted_by_position, runs[1].accepted_by_position) << what;
+}
 
 inline std::vector<float> prompt_logprobs(Engine& engine, Ints prompt) {
   auto asked = ask(std::move(prompt), 1);

@@ -48,8 +48,8 @@ TEST_F(DeviceNsa, StreamsEqualPlainDecodingForEveryMethod) {
     const auto plain = generate_plain(*engine, request);
     for (const Way& way : kWays) {
       set_method(request, way.proposer, way.chain, way.beside);
-      const auto run = generate(*engine, request);
-      expect_same_output(run, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
+      const auto run =
+          generate_same(*engine, request, plain, fmt::format("{}, {} beside a chain of {}", way.proposer, way.beside, way.chain));
       accepted += run.accepted, drafted += run.drafted;
     }
     ++turn;

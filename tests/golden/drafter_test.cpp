@@ -1,10 +1,9 @@
 // Learned drafters against plain PyTorch (models/tiny/README.md): the chains and trees that they draft, from the prompt and in
 // the middle of decoding, on tiny models in the layouts in which such drafters are published.
 
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <set>
 
-#include "engine/test_engines.h"
+#include "logits.h"
 
 namespace hunch {
 namespace {
@@ -13,10 +12,7 @@ using namespace test;
 using Json = nlohmann::json;
 
 const Json& golden() {
-  static const Json json = [] {
-    std::ifstream file(tree_path() + "/models/golden/drafters.json");
-    return Json::parse(file);
-  }();
+  static const Json json = read_golden("drafters");
   return json;
 }
 
@@ -57,9 +53,7 @@ class DrafterGolden : public testing::TestWithParam<std::tuple<std::string, cons
   }
 };
 std::string name_of(const testing::TestParamInfo<std::tuple<std::string, const char*>>& info) {
-  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-  std::ranges::replace(name, '-', '_');
-  return name;
+  return test_name(std::get<0>(info.param) + "_" + std::get<1>(info.param));
 }
 const std::vector<std::string> kNames{
     "eagle3", "eagle3-speculators", "eagle1", "medusa", "medusa-vllm", "mtp-deepseek", "mtp-qwen", "draft-llama"};
@@ -93,8 +87,7 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
 // A prediction layer of DeepSeek's own kind, in the target's checkpoint: against transformers' layer, fed and recycled behind the
 // last norm (make_golden.py).
 TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
-  std::ifstream file(tree_path() + "/models/golden/deepseek-v3.json");
-  const Json data = Json::parse(file);
+  const Json data = read_golden("deepseek-v3");
   for (const char* device : {"reference", "cpu"}) {
     EngineOptions options{.model = tiny_path("deepseek-v3"), .device = device, .threads = 2, .kv_dtype = "f32"};
     options.drafters.push_back({.method = "mtp"});

@@ -9,12 +9,7 @@ namespace {
 using namespace test;
 
 class EchoDrafters : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(
-    All, EchoDrafters, testing::Values("echo", "echo-eagle1", "echo-eagle3", "echo-medusa"), [](const auto& info) {
-      std::string name = info.param;
-      std::ranges::replace(name, '-', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(All, EchoDrafters, testing::Values("echo", "echo-eagle1", "echo-eagle3", "echo-medusa"), param_name);
 
 std::unique_ptr<Engine> load_echo(const char* drafter) {
   EngineOptions options{.model = tiny_path("echo"), .device = "cpu", .threads = 2, .kv_dtype = "f32"};

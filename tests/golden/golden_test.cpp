@@ -5,10 +5,6 @@
 // differs (measured 6e-5); K and V rounded to f16 moved a logit by 0.018, to bf16 by 0.067, and by 0.086 where queries are
 // rounded too. Weights in blocks meet activations of 8 bits per row on `cpu`: 0.4 in these narrow models.
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "engine/test_engines.h"
 #include "logits.h"
 
 namespace hunch {
@@ -17,15 +13,14 @@ namespace {
 using namespace test;
 using Json = nlohmann::json;
 
-Json golden(const std::string& name) {
-  std::ifstream file(tree_path() + "/models/golden/" + name + ".json");
-  HUNCH_CHECK(file.good());
-  return Json::parse(file);
-}
-
 struct Errors {
   double logit = 0, logsumexp = 0;
   int64_t compared = 0, greedy_equal = 0, greedy_left = 0;
+  void print_if_asked(const std::string& where) const {
+    if (std::getenv("HUNCH_PRINT_ERRORS"))
+      fmt::print("{}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", where, logit, logsumexp,
+          greedy_equal, greedy_left);
+  }
 };
 
 double log_sum_exp(const std::vector<float>& logits) {
@@ -108,7 +103,7 @@ double tolerance(const std::string& name, const Place& place) {
 }
 
 void expect_close(const std::string& name, const std::string& path, const std::vector<Place>& where) {
-  const Json data = golden(name);
+  const Json data = read_golden(name);
   for (const Place& place : where) {
     if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
     auto engine = load({
@@ -124,9 +119,7 @@ void expect_close(const std::string& name, const std::string& path, const std::v
     const Errors errors = compare(*engine, data, 2 * allowed);
     EXPECT_GT(errors.compared, 90);
     EXPECT_LT(errors.logit, allowed) << name << " on " << place.device << " " << place.isa << " kv " << place.kv;
-    if (std::getenv("HUNCH_PRINT_ERRORS"))
-      fmt::print("{} {} {} kv {}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", name, place.device,
-          place.isa, place.kv, errors.logit, errors.logsumexp, errors.greedy_equal, errors.greedy_left);
+    errors.print_if_asked(fmt::format("{} {} {} kv {}", name, place.device, place.isa, place.kv));
   }
 }
 
@@ -141,16 +134,14 @@ TEST_P(Golden, LogitsAndGreedyTokensAgree) { expect_close(GetParam(), tiny_path(
 // Q8_0 weights against goldens of the bf16 original: the rounding of the weights (relative 1/254 of a block's greatest)
 // dominates.
 TEST(ShippedModel, AgreesWithTheGoldenOfItsOriginalWithinTheRoundingOfItsWeights) {
-  const Json data = golden("wren-34m");
+  const Json data = read_golden("wren-34m");
   for (const char* kv : {"bf16", "f32", "q8_0"}) {
     auto engine = load({.model = wren_path(), .threads = 2, .kv_dtype = kv, .context_len = 4608});
     const Errors errors = compare(*engine, data, 1);
     EXPECT_LT(errors.logit, 0.8) << kv;
     EXPECT_LT(errors.logsumexp, kv == std::string("q8_0") ? 0.7 : 0.4) << kv;
     EXPECT_GE(errors.greedy_equal, 80) << kv;
-    if (std::getenv("HUNCH_PRINT_ERRORS"))
-      fmt::print("wren-34m kv {}: logit {:.2g}, logsumexp {:.2g}, greedy tokens equal {}, streams left {}\n", kv, errors.logit,
-          errors.logsumexp, errors.greedy_equal, errors.greedy_left);
+    errors.print_if_asked(fmt::format("wren-34m kv {}", kv));
   }
 }
 

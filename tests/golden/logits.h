@@ -1,11 +1,19 @@
-// Logits of chosen positions of a prompt, as a prefill of chunks computes them. For tests of this folder.
+// What tests of this folder share: goldens, and logits of chosen positions of a prompt, as a prefill of chunks computes them.
 #pragma once
 
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "engine/test_engines.h"
 
 namespace hunch::test {
+
+inline nlohmann::json read_golden(const std::string& name) {
+  std::ifstream file(tree_path() + "/models/golden/" + name + ".json");
+  HUNCH_CHECK(file.good());
+  return nlohmann::json::parse(file);
+}
 
 // Logits of every prompt row, [position][vocab]; `wanted` positions only are kept.
 inline std::map<int64_t, std::vector<float>> logits_of(Engine& engine, const Ints& ids, const std::vector<int64_t>& wanted) {

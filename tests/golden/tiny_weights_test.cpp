@@ -2,12 +2,7 @@
 // transformers and the oracle of drafters were given: equal CRC-32 sums in models/tiny/{folders,drafters}/NAME/weights.json,
 // which were written together with the goldens.
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <nlohmann/json.hpp>
-
-#include "engine/test_engines.h"
+#include "../conformance/renumbered.h"
 
 namespace hunch {
 namespace {
@@ -21,21 +16,16 @@ std::string crc32(const std::string& bytes) {  // as zlib's
   return fmt::format("{:08x}", ~crc);
 }
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(TinyWeights, AreThoseThatTheGoldensWereMadeFrom) {
   for (const char* kind : {"folders", "drafters"}) {
     int recipes = 0;
     for (const auto& entry : std::filesystem::directory_iterator(test::tree_path() + "/models/tiny/" + kind)) {
       if (!std::filesystem::exists(entry.path() / "weights.json")) continue;
-      const auto recipe = nlohmann::json::parse(contents(entry.path() / "weights.json"));
+      const auto recipe = nlohmann::json::parse(test::text_of(entry.path() / "weights.json"));
       ASSERT_FALSE(recipe["files"].empty());
       for (const auto& file : recipe["files"]) {
         const auto path = test::tiny_path(entry.path().filename()) + "/" + file["name"].get<std::string>();
-        EXPECT_EQ(crc32(contents(path)), file["crc32"]) << path;
+        EXPECT_EQ(crc32(test::text_of(path)), file["crc32"]) << path;
       }
       ++recipes;
     }

@@ -3,13 +3,12 @@
 // position; the drafter is far from the target (about three of four drafts are kept), since a near one hides faults.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <thread>
 
+#include "../conformance/runs.h"
 #include "engine/toy_parts.h"
 
 namespace hunch::law {
@@ -83,13 +82,6 @@ struct Sampling {
 inline constexpr Sampling kSamplings[] = {
     {"T 0.7", 0.7}, {"T 1", 1}, {"top-k 3", 1, 1, 0, 3}, {"top-p 0.8", 1, 0.8}, {"min-p 0.2", 1, 1, 0.2}};
 
-// A test's name: letters, digits and _.
-inline std::string letters(std::string name) {
-  for (char& c : name)
-    if (!std::isalnum(uint8_t(c))) c = '_';
-  return name;
-}
-
 // The processed law in double precision, written from the contract: T, min-p, top-k, top-p.
 inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const Sampling& s) {
   for (double& x : p) x = std::pow(x, 1 / s.temperature);
@@ -152,10 +144,8 @@ inline Outcome sample_joint(EngineParts& parts, const Request& request, int firs
     plan.proposing = kEager;
     if (request.speculation.tree_top_k > 0) plan.proposing.tree_top_k = request.speculation.tree_top_k;
     auto step = Solo::make(parts, plan, request).value();
-    HUNCH_CHECK(step->prefill(nullptr).ok());
-    Sequence& sequence = step->sequence();
-    while (sequence.len() < kFirst + 3) HUNCH_CHECK(step->round().ok());
-    const int32_t* t = &sequence.tokens[kFirst];
+    test::decode_to(*step, kFirst + 3);
+    const int32_t* t = &step->sequence().tokens[kFirst];
     ++run.counts[(t[0] * kVocab + t[1]) * kVocab + t[2]];
     const Generation& stats = step->stats();
     run.drafted += stats.drafted, run.accepted += stats.accepted;
@@ -182,23 +172,29 @@ inline Outcome sample_joint(
 }
 
 // Pearson's chi-square with cells of expectation below 5 pooled; the limit by Wilson and Hilferty's approximation.
-inline void expect_law(const Outcome& run, const std::array<double, kCells>& joint) {
-  double statistic = 0, rare_wanted = 0, rare_got = 0;
-  int cells = 0;
-  for (size_t i = 0; i < kCells; ++i) {
-    const double wanted = joint[i] * kSamples, got = double(run.counts[i]);
-    if (wanted == 0) {
-      EXPECT_EQ(run.counts[i], 0) << "outside the support: cell " << i;
-    } else if (wanted < 5) {
-      rare_wanted += wanted, rare_got += got;
-    } else {
-      statistic += (got - wanted) * (got - wanted) / wanted;
-      ++cells;
-    }
+class ChiSquare {
+ public:
+  void add(double wanted, double got) {
+    if (wanted < 5) rare_wanted_ += wanted, rare_got_ += got;
+    else add_cell(wanted, got);
   }
-  if (rare_wanted > 0) statistic += (rare_got - rare_wanted) * (rare_got - rare_wanted) / rare_wanted, ++cells;
-  const double df = cells - 1, z = 3.719, a = 2 / (9 * df);  // alpha = 1e-4
-  EXPECT_LT(statistic, df * std::pow(1 - a + z * std::sqrt(a), 3)) << df << " degrees of freedom";
+  void expect_small() {
+    if (rare_wanted_ > 0) add_cell(rare_wanted_, rare_got_);
+    const double df = cells_ - 1, z = 3.719, a = 2 / (9 * df);  // alpha = 1e-4
+    EXPECT_LT(sum_, df * std::pow(1 - a + z * std::sqrt(a), 3)) << df << " degrees of freedom";
+  }
+
+ private:
+  void add_cell(double wanted, double got) { sum_ += (got - wanted) * (got - wanted) / wanted, ++cells_; }
+  double sum_ = 0, rare_wanted_ = 0, rare_got_ = 0;
+  int cells_ = 0;
+};
+inline void expect_law(const Outcome& run, const std::array<double, kCells>& joint) {
+  ChiSquare statistic;
+  for (size_t i = 0; i < kCells; ++i)
+    if (joint[i] > 0) statistic.add(joint[i] * kSamples, double(run.counts[i]));
+    else EXPECT_EQ(run.counts[i], 0) << "outside the support: cell " << i;
+  statistic.expect_small();
 }
 
 }

@@ -1,8 +1,5 @@
 // The output keeps the target's law: chi-square on the joint distribution of three tokens, through the production loop (joint.h).
 // V = 5, N = 200,000, alpha = 1e-4, fixed seeds.
-#include <fmt/format.h>
-
-#include "base/test_results.h"
 #include "joint.h"
 
 namespace hunch {
@@ -16,8 +13,7 @@ std::unique_ptr<Solo> decoded(EngineParts& parts, const Request& request, int ke
   plan.noise.seed = uint64_t(key);
   if (change) change(plan);
   auto step = Solo::make(parts, plan, request).value();
-  HUNCH_CHECK(step->prefill(nullptr).ok());
-  while (step->sequence().len() < step->sequence().max_len) HUNCH_CHECK(step->round().ok());
+  test::decode_to_the_end(*step);
   return step;
 }
 
@@ -39,7 +35,7 @@ TEST_P(RatioLaw, KeepsTheJointOfThreeTokens) {
 
 std::string case_name(const testing::TestParamInfo<RatioLaw::ParamType>& info) {
   const auto [device, sampling, gamma] = info.param;
-  return letters(fmt::format("{}_{}_gamma{}", device, kSamplings[sampling].name, gamma));
+  return test::test_name(fmt::format("{}_{}_gamma{}", device, kSamplings[sampling].name, gamma));
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, RatioLaw,

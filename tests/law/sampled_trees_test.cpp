@@ -1,8 +1,5 @@
 // Trees of sampled nodes keep the target's law under rule ratio: chi-square through the production loop (joint.h), for `self` and
 // for drafters of wider trees; and whether a sibling exists is no matter of what was drawn.
-#include <fmt/format.h>
-
-#include "base/test_results.h"
 #include "draft/confidence.h"
 #include "joint.h"
 
@@ -33,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Reference, SelfTrees,
         Case{"reference", 0, 2, 4}, Case{"reference", 2, 2, 4}, Case{"reference", 3, 2, 4}, Case{"reference", 4, 2, 4}),
     [](const auto& info) {
       const Case& c = info.param;
-      return letters(fmt::format("{}_gamma{}", kSamplings[c.sampling].name, c.gamma));
+      return test::test_name(fmt::format("{}_gamma{}", kSamplings[c.sampling].name, c.gamma));
     });
 INSTANTIATE_TEST_SUITE_P(Cpu, SelfTrees, testing::Values(Case{"cpu", 1, 2, 4}));
 
@@ -123,8 +120,7 @@ TEST_P(DrawnTrees, KeepTheJointOfThreeTokens) {
   EXPECT_GT(run.beside, kSamples / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Wide, DrawnTrees, testing::Values("three", "broad", "deep"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Wide, DrawnTrees, testing::Values("three", "broad", "deep"), test::param_name);
 
 // What a tree looks like below the root and below its first level is the same for all draws from the same q.
 TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {

@@ -2,7 +2,7 @@
 // everywhere before the start, in the tail between draft and verify (the pending token's entry included), behind the accepted
 // length after each commit, and in the compact copy past its last final entry. Tokens and drafts must not change.
 
-#include "engine/test_engines.h"
+#include "../conformance/runs.h"
 
 namespace hunch {
 namespace {
@@ -133,8 +133,7 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
               View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);
         };
         if (poisoned) step->hot_loop().after_drafts = step->hot_loop().after_commit = poison;
-        HUNCH_CHECK(step->prefill(nullptr).ok());
-        while (step->sequence().len() < step->sequence().max_len) HUNCH_CHECK(step->round().ok());
+        decode_to_the_end(*step);
         EXPECT_GT(step->stats().drafted, 0);
         return step->sequence().tokens;
       };

@@ -49,8 +49,7 @@ TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
       const auto plain = generate_plain(*engine, asked);
       for (const Method& method : kMethods) {
         set_method(asked, method, 2 + seed);
-        const auto run = generate(*engine, asked);
-        expect_same_output(run, plain, fmt::format("{} {}", int(structured.kind), name_of(method)));
+        const auto run = generate_same(*engine, asked, plain, fmt::format("{} {}", int(structured.kind), name_of(method)));
         drafted += run.drafted, accepted += run.accepted;
       }
     }
@@ -202,9 +201,7 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
         ASSERT_GE(place, 0);
       }
     };
-    ASSERT_TRUE(step->prefill(nullptr).ok());
-    const auto ended = [&] { return step->sequence().len() - step->sequence().prompt_len >= std::ssize(plain.tokens); };
-    while (!ended()) ASSERT_TRUE(step->round().ok());
+    decode_to(*step, step->sequence().prompt_len + std::ssize(plain.tokens));
     const auto& tokens = step->sequence().tokens;
     EXPECT_TRUE(std::equal(plain.tokens.begin(), plain.tokens.end(), tokens.begin() + step->sequence().prompt_len));
   }

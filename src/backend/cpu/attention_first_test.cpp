@@ -5,8 +5,6 @@
 namespace hunch {
 namespace {
 
-constexpr float kNothing = -INFINITY;
-
 AttendRequest chunk_from(const KvShape& shape, int64_t begin, int64_t rows, int64_t first, int window = 0) {
   AttendRequest request = chunk(shape, begin, rows, 13, window);
   request.first = first;
@@ -20,34 +18,6 @@ AttendRequest tree_from(const KvShape& shape, int64_t root, int64_t first, int w
   const std::vector<int32_t> depths = {0, 1, 2, 2, 1, 2, 3, 4, 3};
   for (size_t x = 0; x < depths.size(); ++x) request.last[x] = int32_t(root) + depths[x];
   return request;
-}
-
-// On every instruction set.
-void expect_reference(int threads, const KvShape& shape, const AttendRequest& request) {
-  ReferenceBackend reference;
-  const int64_t len = *std::ranges::max_element(request.last) + 10, unknown = std::min(request.first, len);
-  const KvCase expected_kv(reference, shape, len);
-  expected_kv.store->poison(expected_kv.pages(), 0, unknown);
-  const AttendResult expected = attend_one(reference, expected_kv, request);
-  const size_t heads = size_t(shape.heads()), width = heads * size_t(shape.head_dim);
-  for (const std::string& isa : available_isas()) {
-    const auto cpu = make_cpu(isa, threads);
-    const KvCase kv(*cpu, shape, len);
-    kv.store->poison(kv.pages(), 0, unknown);
-    const AttendResult got = attend_one(*cpu, kv, request);
-    const std::string what = isa + " " + shape.name() + " from " + std::to_string(request.first) + " to " +
-        std::to_string(request.last.back()) + " window " + std::to_string(request.window);
-    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
-    for (size_t i = 0; i < got.lse.size(); ++i) {
-      if (request.last[i / heads] < request.first) {
-        EXPECT_EQ(got.lse[i], kNothing) << what;
-        EXPECT_EQ(expected.lse[i], kNothing) << what;
-        for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f) << what;
-      } else {
-        EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype)) << what;
-      }
-    }
-  }
 }
 
 TEST(CpuFirstEntry, EqualsReferenceWithNaNBeforeIt) {
@@ -100,7 +70,7 @@ TEST(CpuFirstEntry, GivesARowTheSameBitsAloneAndAmongOthers) {
       const AttendRequest all = chunk_from(shape, 985, 90, first);
       const KvCase kv(*one_thread, shape, 1080), other(*one_thread, shape, 500, 7);
       kv.store->poison(kv.pages(), 0, first);
-      const size_t width = size_t(shape.heads() * shape.head_dim), heads = size_t(shape.heads());
+      const size_t width = shape.width(), heads = shape.heads();
       const AttendResult together = attend_one(*three_threads, kv, all);
       const auto beside = attend_together(*one_thread, {&other, &kv}, {chunk(shape, 400, 30), all});
       EXPECT_TRUE(same_bits(together.out, beside[1].out) && same_bits(together.lse, beside[1].lse)) << isa;

@@ -7,13 +7,6 @@ namespace {
 
 using test::path_to, test::random_tree, test::tree_request;
 
-void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
-  const size_t width = kv.shape.kv_heads * kv.shape.head_dim;
-  const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
-  backend.store_kv(
-      {0, view(k, 1, kv.shape.kv_heads, kv.shape.head_dim), view(v, 1, kv.shape.kv_heads, kv.shape.head_dim), kv.ref(), entry});
-}
-
 // The rows of a path as a chain of their own behind the same prefix.
 AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tree, const std::vector<int>& path) {
   kv.store->poison(kv.pages(), tree.tree_entry, std::ssize(kv.table) * kPageLen);
@@ -36,7 +29,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   for (int x = 0; x < rows; ++x) store_row(*backend, kv, c.first_entry + x, x);
   const AttendRequest request = tree_request(c.shape, c.parents, c.first_entry, c.window);
   const AttendResult whole = attend_one(*backend, kv, request);
-  const size_t width = size_t(c.shape.heads() * c.shape.head_dim), heads = size_t(c.shape.heads());
+  const size_t width = c.shape.width(), heads = c.shape.heads();
   const std::string what = isa + " " + c.shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(c.first_entry) +
       " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
   for (int x = 0; x < rows; ++x) {

@@ -11,10 +11,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
   KvShape twice = shape;
   twice.head_dim *= 2, twice.dtype = bounds_dtype(shape.dtype);
   KvCase to(backend, twice, 0, 4);
-  to.store = backend.make_kv_store({bounds_dtype(shape.dtype), shape.layers, shape.kv_heads, 2 * shape.head_dim}, 12);
-  to.table.resize(12);
-  for (int i = 0; i < 12; ++i) to.table[i] = 11 - i;
-  to.store->poison(to.pages(), 0, 12 * kPageLen);
+  to.empty(backend, {twice.dtype, twice.layers, twice.kv_heads, twice.head_dim}, 12);
   const int64_t middle = pages / 3;  // in two steps, as sequences grow
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, middle}, {middle, pages}})
     backend.page_bounds(
@@ -40,9 +37,7 @@ TEST(PageBounds, AreTheGreatestAndLeastKeysOfEachPage) {
     for (int head_dim : {24, 40, 64})
       for (int page_len : {1, 8, 16, 24, 64, 100}) {
         const KvShape shape{dtype, 2, 1, head_dim, 2};
-        ReferenceBackend reference;
-        expect_bounds(reference, shape, page_len, "reference");
-        for (const std::string& isa : available_isas()) expect_bounds(*make_cpu(isa, 2), shape, page_len, isa);
+        for (const std::string& name : all_backends()) expect_bounds(*make_backend(name, 2), shape, page_len, name);
       }
 }
 
@@ -50,15 +45,11 @@ TEST(PageBounds, OrTheMeansOfEachPage) {
   for (DType dtype : kKvTypes)
     for (int page_len : {1, 8, 24, 64, 100}) {
       const KvShape shape{dtype, 2, 1, 40, 2};
-      std::vector<std::unique_ptr<Backend>> backends;
-      backends.push_back(std::make_unique<ReferenceBackend>());
-      for (const std::string& isa : available_isas()) backends.push_back(make_cpu(isa, 2));
-      for (const auto& backend : backends) {
+      for (const std::string& name : all_backends()) {
+        const auto backend = make_backend(name, 2);
         const KvCase from(*backend, shape, 700, 3);
         KvCase to(*backend, {bounds_dtype(dtype), 2, 1, 40, 2}, 0, 4);
-        to.store = backend->make_kv_store({bounds_dtype(dtype), 2, 2, 40}, 12);
-        to.table.resize(12);
-        std::iota(to.table.begin(), to.table.end(), 0);
+        to.empty(*backend, {bounds_dtype(dtype), 2, 2, 40}, 12);
         const int64_t pages = 700 / page_len;
         backend->page_bounds(
             {.layer = 1, .from = from.ref(), .to = to.ref(), .page_len = page_len, .last_page = pages, .means = true});
@@ -72,8 +63,7 @@ TEST(PageBounds, OrTheMeansOfEachPage) {
             }
             to.store->read(1, head, to.pages(), page, mean.data(), v.data());
             for (size_t d = 0; d < 40; ++d)
-              ASSERT_NEAR(double(mean[d]), sums[d], 0.005 * std::abs(sums[d]) + 1e-4)
-                  << backend->description() << " " << page_len;
+              ASSERT_NEAR(double(mean[d]), sums[d], 0.005 * std::abs(sums[d]) + 1e-4) << name << " " << page_len;
           }
       }
     }

@@ -2,20 +2,18 @@
 #include <numeric>
 
 #include "backend/cpu/test_backends.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
 // Columns [first, first + count) of rows that lie `stride` apart.
 View<float, 2> columns(std::vector<float>& values, int64_t stride, int64_t first, int64_t count) {
-  View<float, 2> view(values.data() + first, std::ssize(values) / stride, count);
-  view.stride[0] = stride;
-  return view;
+  return test::strided(values.data() + first, std::ssize(values) / stride, count, stride);
 }
 
 class Copies : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backend, Copies, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backend, Copies, testing::ValuesIn(all_backends()), backend_name);
 
 TEST_P(Copies, PutRowsSideBySideInWiderRows) {
   const auto backend = make_backend(GetParam(), 2);

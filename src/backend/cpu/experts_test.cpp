@@ -1,48 +1,34 @@
 // Experts on every instruction set: near the plain loops, and a row's bits the same in any company.
 #include "backend/cpu/experts.h"
 
-#include <cstring>
 #include <map>
 #include <set>
 
 #include "backend/cpu/test_backends.h"
-#include "base/random.h"
-#include "base/test_results.h"
-#include "checkpoint/quantise.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows = 70;
+using test::gaussian, test::same_bits;
 
-std::vector<float> gaussian(int64_t count, uint64_t seed) {
-  const NoiseKey key{.seed = seed};
-  std::vector<float> out(count);
-  for (size_t i = 0; i < out.size(); ++i) {
-    float sum = 0;
-    for (uint32_t part = 0; part < 4; ++part)
-      sum += float(noise_bits(key, NoiseStream::Target, part, uint32_t(i))) * 0x1p-32f - 0.5f;
-    out[i] = sum * 1.732f;
-  }
-  return out;
-}
+constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows = 70;
 
 // The same experts on one backend.
 struct Experts {
   Experts(Backend& backend, DType dtype) {
     for (int64_t e = 0; e < kExperts; ++e)
       experts.push_back({
-          load(backend, dtype, kWidth, kHidden, uint64_t(3 * e)),
-          load(backend, dtype, kWidth, kHidden, uint64_t(3 * e + 1)),
-          load(backend, dtype, kHidden, kWidth, uint64_t(3 * e + 2)),
+          load(backend, dtype, kWidth, kHidden, uint32_t(3 * e)),
+          load(backend, dtype, kWidth, kHidden, uint32_t(3 * e + 1)),
+          load(backend, dtype, kHidden, kWidth, uint32_t(3 * e + 2)),
       });
   }
-  const Weight* load(Backend& backend, DType dtype, int64_t rows, int64_t columns, uint64_t seed) {
-    static std::map<std::pair<DType, uint64_t>, std::vector<std::byte>> drawn;  // drawing them is most of the work
+  const Weight* load(Backend& backend, DType dtype, int64_t rows, int64_t columns, uint32_t seed) {
+    static std::map<std::pair<DType, uint32_t>, std::vector<std::byte>> drawn;  // drawing them is most of the work
     auto& bytes = drawn[{dtype, seed}];
     if (bytes.empty()) {
-      auto values = gaussian(rows * columns, 100 + seed);
-      for (float& value : values) value /= std::sqrt(float(columns));
+      const auto values = gaussian(rows * columns, 100 + seed, 1 / std::sqrt(float(columns)));
       bytes.resize(dtype_bytes(dtype, values.size()));
       quantise_row(dtype, values.data(), bytes.data(), std::ssize(values));
     }
@@ -67,7 +53,7 @@ struct Experts {
 
 // Which experts the rows go to; expert 5 gets none, expert 0 nearly all.
 struct Route {
-  Route() : ids(kRows * kPerRow), shares(gaussian(kRows * kPerRow, 7)) {
+  Route() : ids(kRows * kPerRow), shares(gaussian(kRows * kPerRow, 7, 0.8f)) {
     const auto draws = gaussian(kRows * kExperts, 8);
     for (int64_t r = 0; r < kRows; ++r) {
       std::set<int32_t> chosen;
@@ -157,8 +143,7 @@ TEST(CpuExperts, APlaceWithoutAnExpertAddsNothing) {
 
 TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
   const Route route;
-  std::vector<std::string> backends = all_backends();
-  for (const std::string& name : backends)
+  for (const std::string& name : all_backends())
     for (const DType dtype : kTypes) {
       std::vector<float> whole;
       for (const int threads : {1, 3}) {
@@ -167,14 +152,13 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
         if (dtype == DType::MXFP4) experts.add_biases();
         const auto all = run(*backend, experts, route, range(0, kRows));
         if (whole.empty()) whole = all;
-        ASSERT_EQ(std::memcmp(all.data(), whole.data(), all.size() * sizeof(float)), 0) << name << " " << threads << " threads";
+        ASSERT_TRUE(same_bits(all, whole)) << name << " " << threads << " threads";
         std::vector<std::vector<int64_t>> companies{range(0, 1), range(7, 2), range(20, 5), range(30, 17), {69, 3, 41, 8}};
         for (int64_t r = 1; r < 12; ++r) companies.push_back({r});
         for (const auto& rows : companies) {
           const auto got = run(*backend, experts, route, rows);
           for (size_t i = 0; i < rows.size(); ++i)
-            ASSERT_EQ(
-                std::memcmp(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden * sizeof(float)), 0)
+            ASSERT_TRUE(same_bits(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden))
                 << name << " " << dtype_info(dtype).name << " row " << rows[i] << " of " << rows.size();
         }
       }

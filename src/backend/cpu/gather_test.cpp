@@ -1,22 +1,27 @@
 // gather_kv on every instruction set: the compact store reads as the entries that were chosen.
 
+#include <fmt/format.h>
+
 #include "backend/cpu/kv_fixture.h"
 #include "base/test_results.h"
 
 namespace hunch {
 namespace {
 
-Ints random_list(int64_t n, int64_t count, int run_len, std::mt19937& random) {
-  std::vector<uint8_t> chosen(n, 0);
-  for (int64_t left = count; left > 0;) {
-    const int64_t start = int64_t(random() % uint32_t(n));
-    for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)
-      if (!chosen[e]) chosen[e] = 1, --left;
+// For each of the sets `count` entries of n, in runs.
+Ints random_lists(int sets, int64_t n, int64_t count, int64_t run_len, std::mt19937& random) {
+  Ints lists;
+  for (int set = 0; set < sets; ++set) {
+    std::vector<uint8_t> chosen(n, 0);
+    for (int64_t left = count; left > 0;) {
+      const int64_t start = int64_t(random() % uint32_t(n));
+      for (int64_t e = start; e < std::min(n, start + 1 + int64_t(random() % uint32_t(run_len))) && left > 0; ++e)
+        if (!chosen[e]) chosen[e] = 1, --left;
+    }
+    for (int64_t e = 0; e < n; ++e)
+      if (chosen[e]) lists.push_back(int32_t(e));
   }
-  Ints list;
-  for (int64_t e = 0; e < n; ++e)
-    if (chosen[e]) list.push_back(int32_t(e));
-  return list;
+  return lists;
 }
 
 TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
@@ -37,26 +42,15 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
         const auto cpu = make_cpu(isa, 2);
         const KvCase from(*cpu, shape, 1000, 3);
         KvCase to(*cpu, shape, 0, 4);
-        to.store = cpu->make_kv_store(geometry_of(shape), 20);
-        to.table.resize(18);
-        for (int i = 0; i < 18; ++i) to.table[i] = 19 - i;
-        to.store->poison(to.pages(), 0, 18 * kPageLen);
-        Ints lists;
-        for (int set = 0; set < (shared ? 1 : 2); ++set) {
-          const auto list = count ? random_list(900, count, int(run_len), random) : Ints{};
-          lists.insert(lists.end(), list.begin(), list.end());
-        }
-        GatherKvArgs args;
-        args.layer = 1, args.from = from.ref(), args.to = to.ref();
-        args.index = view(lists, shared ? 1 : 2, count);
-        args.tail_first = 900, args.tail_last = 900 + tail;
-        cpu->gather_kv(args);
-        for (int head = 0; head < 2; ++head)
-          for (int64_t i = 0; i < count + tail; ++i) {
-            const int64_t source = i < count ? lists[(shared ? 0 : head) * count + i] : 900 + i - count;
-            ASSERT_TRUE(same_bits(from.entry(1, head, source), to.entry(1, head, i)))
-                << isa << " " << shape.name() << " count " << count << " tail " << tail << " entry " << i;
-          }
+        to.empty(*cpu, geometry_of(shape), 20);
+        const int sets = shared ? 1 : 2;
+        const Ints lists = random_lists(sets, 900, count, run_len, random);
+        for (int layer = 0; layer < 2; ++layer)
+          cpu->gather_kv({layer, from.ref(), to.ref(), view(lists, sets, count), 900, 900 + tail});
+        const auto source = [&](int head, int64_t i) {
+          return i < count ? lists[(shared ? 0 : head) * count + i] : 900 + i - count;
+        };
+        expect_entries(to, 0, count + tail, from, source, fmt::format("{} count {} tail {}", isa, count, tail));
       }
 }
 
@@ -74,19 +68,15 @@ TEST(CpuGather, CodesACopyAsStoringItWould) {
           const KvCase from(*cpu, shape, 1000, 3), same(reference, shape, 1000, 3);
           KvCase to(*cpu, coded, count + tail, 4), expected(reference, coded, count + tail, 4);
           to.store->poison(to.pages(), 0, count + tail);
-          Ints lists;
-          for (int set = 0; set < (shared ? 1 : 2); ++set) {
-            const auto list = random_list(900, count, int(run_len), random);
-            lists.insert(lists.end(), list.begin(), list.end());
+          const int sets = shared ? 1 : 2;
+          const Ints lists = random_lists(sets, 900, count, run_len, random);
+          for (int layer = 0; layer < 2; ++layer) {
+            GatherKvArgs args{layer, from.ref(), to.ref(), view(lists, sets, count), 900, 900 + tail};
+            cpu->gather_kv(args);
+            args.from = same.ref(), args.to = expected.ref();
+            reference.gather_kv(args);
           }
-          GatherKvArgs args{1, from.ref(), to.ref(), view(lists, shared ? 1 : 2, count), 900, 900 + tail};
-          cpu->gather_kv(args);
-          args.from = same.ref(), args.to = expected.ref();
-          reference.gather_kv(args);
-          for (int head = 0; head < 2; ++head)
-            for (int64_t i = 0; i < count + tail; ++i)
-              ASSERT_TRUE(same_bits(expected.entry(1, head, i), to.entry(1, head, i)))
-                  << isa << " " << shape.name() << " count " << count << " entry " << i;
+          expect_entries(to, 0, count + tail, expected, fmt::format("{} of {} count {}", isa, dtype_info(dtype).name, count));
           const AttendRequest request = chunk(coded, count + tail - 1, 1);  // no byte of padding is left to chance
           EXPECT_LE(distance(attend_one(*cpu, to, request, 1).out, attend_one(reference, expected, request, 1).out),
               out_tolerance(isa, DType::Q8_0));
@@ -129,11 +119,8 @@ TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
         std::iota(source.begin(), source.end(), 0);
         for (int64_t i = 0; i < count; ++i)
           for (const int64_t first : {57, 64, 69}) source[first + i] = first + from[i];
-        for (int layer = 0; layer < 2; ++layer)
-          for (int head = 0; head < 2; ++head)
-            for (int64_t e = 0; e < 100; ++e)
-              ASSERT_TRUE(same_bits(before.entry(layer, head, source[e]), after.entry(layer, head, e)))
-                  << name << " " << shape.name() << " entry " << e;
+        expect_entries(
+            after, 0, 100, before, [&](int, int64_t e) { return source[e]; }, name);
       }
 }
 

@@ -61,6 +61,13 @@ struct KvCase {
   }
   View<const int32_t, 1> pages() const { return view(table); }
   KvRef ref() const { return {store.get(), pages()}; }
+  // Another store, of NaN, in pages that run backwards.
+  void empty(Backend& backend, const KvGeometry& geometry, int64_t num_pages) {
+    store = backend.make_kv_store(geometry, num_pages);
+    table.resize(num_pages);
+    std::iota(table.rbegin(), table.rend(), 0);
+    store->poison(pages(), 0, num_pages * kPageLen);
+  }
   // Its K, then its V.
   std::vector<float> entry(int layer, int head, int64_t e) const {
     std::vector<float> out(2 * shape.head_dim);
@@ -73,6 +80,28 @@ struct KvCase {
   std::unique_ptr<KvStore> store;
   std::vector<int32_t> table;
 };
+
+// Entries [first, last) of every layer and head: those that `source` names of another store, bit for bit.
+template <class Source>
+void expect_entries(
+    const KvCase& got, int64_t first, int64_t last, const KvCase& from, Source&& source, const std::string& what) {
+  for (int layer = 0; layer < got.shape.layers; ++layer)
+    for (int head = 0; head < got.shape.kv_heads; ++head)
+      for (int64_t e = first; e < last; ++e)
+        ASSERT_TRUE(same_bits(got.entry(layer, head, e), from.entry(layer, head, source(head, e))))
+            << what << " " << from.shape.name() << " entry " << e;
+}
+inline void expect_entries(const KvCase& got, int64_t first, int64_t last, const KvCase& from, const std::string& what) {
+  expect_entries(
+      got, first, last, from, [](int, int64_t e) { return e; }, what);
+}
+
+// The entry of a tree's row: the same for the same row, wherever it stands.
+inline void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
+  const int64_t heads = kv.shape.kv_heads, dim = kv.shape.head_dim;
+  const auto k = random_floats(heads * dim, 1000 + uint32_t(row)), v = random_floats(heads * dim, 2000 + uint32_t(row));
+  backend.store_kv({0, view(k, 1, heads, dim), view(v, 1, heads, dim), kv.ref(), entry});
+}
 
 inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, std::vector<float>& scores) {
   ScoreArgs args;
@@ -118,7 +147,7 @@ inline std::vector<AttendResult> attend_together(
   std::vector<AttendResult> results;
   for (size_t i = 0; i < runs.size(); ++i) {
     AttendResult result;
-    const int64_t heads = shape.heads(), width = heads * shape.head_dim, first = runs[i].first_row, n = runs[i].num_rows;
+    const int64_t heads = shape.heads(), width = shape.width(), first = runs[i].first_row, n = runs[i].num_rows;
     result.out.assign(out.begin() + first * width, out.begin() + (first + n) * width);
     result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
     const int64_t stride = requests[i].prefix_len + test::kGuard;
@@ -141,8 +170,35 @@ inline float out_tolerance(const std::string& isa, DType dtype) {
   return isa == "avx512_bf16" && dtype == DType::BF16 ? 1.2e-2f : logit_tolerance(dtype);
 }
 
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
+// What the reference says of a pass over a cache that ends with the request's last entry, on every instruction set.
+// Nothing before the request's first entry is known: rows that have nothing else to read are zeros.
+inline void expect_reference(int threads, const KvShape& shape, const AttendRequest& request) {
+  ReferenceBackend reference;
+  const int64_t len = *std::ranges::max_element(request.last) + 1 + std::ssize(request.parents);
+  const int64_t unknown = std::min(request.first, len);
+  const KvCase expected_kv(reference, shape, len);
+  expected_kv.store->poison(expected_kv.pages(), 0, unknown);
+  const AttendResult expected = attend_one(reference, expected_kv, request);
+  const size_t heads = shape.heads(), width = shape.width();
+  for (const std::string& isa : available_isas()) {
+    const auto cpu = make_cpu(isa, threads);
+    const KvCase kv(*cpu, shape, len);
+    kv.store->poison(kv.pages(), 0, unknown);
+    const AttendResult got = attend_one(*cpu, kv, request);
+    const std::string what = isa + " " + shape.name() + " rows " + std::to_string(request.last.size()) + " from " +
+        std::to_string(request.first) + " to " + std::to_string(request.last.back()) + " window " +
+        std::to_string(request.window);
+    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+    for (size_t i = 0; i < got.lse.size(); ++i) {
+      if (request.last[i / heads] < request.first) {
+        EXPECT_EQ(got.lse[i], -INFINITY) << what;
+        EXPECT_EQ(expected.lse[i], -INFINITY) << what;
+        for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f) << what;
+      } else {
+        EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype)) << what;
+      }
+    }
+  }
 }
 
 }

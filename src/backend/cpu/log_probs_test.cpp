@@ -1,9 +1,7 @@
 // Log-probabilities: the definition by hand, and every instruction set against it.
 
-#include <random>
-
 #include "backend/cpu/test_backends.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
@@ -32,7 +30,7 @@ LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t v
 }
 
 class LogProbsOp : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backend, LogProbsOp, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backend, LogProbsOp, testing::ValuesIn(all_backends()), backend_name);
 
 bool close(float a, float b) {
   return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= 2e-6f * (1 + std::abs(b));
@@ -70,12 +68,12 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
   const auto backend = make_backend(GetParam(), 2);
   ReferenceBackend reference;
   std::mt19937 random(3);
-  std::normal_distribution<float> normal(0, 3);
   for (const int64_t vocab : {1, 5, 16, 17, 255, 257, 1000, 5003}) {
     for (const bool ties : {false, true}) {
       constexpr int64_t kRows = 3;
-      std::vector<float> logits(kRows * vocab);
-      for (float& x : logits) x = ties ? float(random() % 3) : normal(random);
+      auto logits = test::gaussian(kRows * vocab, random(), 3);
+      if (ties)
+        for (float& x : logits) x = float(random() % 3);
       Ints ids;
       for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % uint64_t(vocab)));
       logits[0] = -kInf;
@@ -96,9 +94,7 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
 TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 1500, kRows = 20;
   std::mt19937 random(5);
-  std::normal_distribution<float> normal(0, 2);
-  std::vector<float> logits(kVocab * kRows);
-  for (float& x : logits) x = normal(random);
+  const auto logits = test::gaussian(kVocab * kRows, random(), 2);
   Ints ids;
   for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % kVocab));
   const auto one = make_backend(GetParam(), 1), three = make_backend(GetParam(), 3);

@@ -1,18 +1,14 @@
 // Bans, bias and penalties (backend/ops/logit_rules.h) on every backend, against a definition that knows the whole history of a
 // row: what plain decoding would have committed, however much of it is only drafted.
 
-#include <cstring>
-#include <random>
-
-#include <gtest/gtest.h>
-
 #include "backend/cpu/test_backends.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
 constexpr float kInf = INFINITY, kNan = NAN;
-using Ids = std::vector<int32_t>;
+using Ids = Ints;
 
 std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, const Ids& prompt, const Ids& output) {
   auto state = std::make_unique<LogitState>(rules, vocab);
@@ -24,10 +20,7 @@ std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, con
 struct Sampled {
   Ids tokens;
   std::vector<float> probs;
-  bool operator==(const Sampled& other) const {
-    return tokens == other.tokens && probs.size() == other.probs.size() &&
-        std::memcmp(probs.data(), other.probs.data(), probs.size() * sizeof(float)) == 0;
-  }
+  bool operator==(const Sampled& other) const { return tokens == other.tokens && test::same_bits(probs, other.probs); }
 };
 
 struct Round {
@@ -56,7 +49,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   args.parents = round.parents;
   args.blind = round.blind;
   backend.sample(args);
-  EXPECT_EQ(std::memcmp(before.data(), logits.data(), logits.size() * sizeof(float)), 0) << "logits were changed in place";
+  EXPECT_TRUE(test::same_bits(before, logits)) << "logits were changed in place";
   return out;
 }
 
@@ -81,7 +74,7 @@ class Rules : public testing::TestWithParam<std::string> {
 
   std::unique_ptr<Backend> backend_ = make_backend(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), backend_name);
 
 TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
   const std::vector<float> logits(4, 1.0f);
@@ -276,13 +269,11 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
   const auto backend = make_backend(GetParam(), 2);
   ReferenceBackend reference;
   std::mt19937 random(20);
-  std::normal_distribution<float> normal(0, 2);
   int refused = 0, bound = 0;
   for (int trial = 0; trial < 400; ++trial) {
     const Case c = random_case(random);
     const int rows = 1 + int(c.drafts.size());
-    std::vector<float> logits(size_t(rows) * c.vocab);
-    for (float& x : logits) x = normal(random);
+    const auto logits = test::gaussian(rows * c.vocab, random(), 2);
     Ids positions;
     for (int row = 0; row < rows; ++row) positions.push_back(100 + row);
     const auto state = state_of(c.rules, c.vocab, c.prompt, c.output);

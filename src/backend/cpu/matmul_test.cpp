@@ -1,5 +1,7 @@
 // Products of the cpu backend: against the reference for every encoding and instruction set, and row invariance bit for bit.
 
+#include <numeric>
+
 #include "backend/cpu/test_backends.h"
 #include "backend/cpu/weights.h"
 #include "backend/test_inputs.h"
@@ -7,7 +9,7 @@
 namespace hunch {
 namespace {
 
-using test::gaussian, test::kEncodings, test::Matrix;
+using test::gaussian, test::kEncodings, test::Matrix, test::same_bits;
 
 // Values that quantise without loss: multiples of a power of two, at most 127 of it, with 127 in every block of 32.
 std::vector<float> representable(int64_t n) {
@@ -90,7 +92,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
     const auto weight = cpu->load_weight(matrix.tensor), other = cpu->load_weight(beside.tensor);
     const auto all = product(*cpu, *weight, x, kRows, bias.data(), true);
     if (whole.empty()) whole = all;
-    ASSERT_EQ(std::memcmp(all.data(), whole.data(), whole.size() * 4), 0) << threads << " threads";
+    ASSERT_TRUE(same_bits(all, whole)) << threads << " threads";
     for (int64_t rows = 1; rows <= (threads == 2 ? 64 : 17); ++rows) {
       const int64_t first = 7 * rows;
       std::vector<float> out(rows * kOut, 0.25f), out_beside(rows * 40);
@@ -99,8 +101,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
       const View<const float, 2> in(x.data() + first * kIn, rows, kIn);
       if (rows % 2) cpu->matmul({in, alone, true});
       else cpu->matmul({in, both, true});
-      ASSERT_EQ(std::memcmp(out.data(), whole.data() + first * kOut, out.size() * 4), 0)
-          << rows << " rows, " << threads << " threads";
+      ASSERT_TRUE(same_bits(out.data(), whole.data() + first * kOut, out.size())) << rows << " rows, " << threads << " threads";
     }
   }
 }
@@ -130,13 +131,12 @@ TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
   const Matrix matrix(dtype, 70, 512);
   ReferenceBackend reference;
   const auto table = cpu->load_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
-  std::vector<int32_t> ids;
-  for (int32_t id = 69; id >= 0; --id) ids.push_back(id);
+  Ints ids(70);
+  std::iota(ids.rbegin(), ids.rend(), 0);
   std::vector<float> got(70 * 512), want(70 * 512);
-  const View<const int32_t, 1> list(ids.data(), 70);
-  cpu->embed({list, table.get(), view(got, 70, 512)});
-  reference.embed({list, exact.get(), view(want, 70, 512)});
-  EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0);
+  cpu->embed({view(ids), table.get(), view(got, 70, 512)});
+  reference.embed({view(ids), exact.get(), view(want, 70, 512)});
+  EXPECT_TRUE(same_bits(got, want));
 }
 
 TEST_P(EveryEncoding, ShowsANanInItsOwnRowOnly) {
@@ -228,11 +228,8 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
   const auto x = gaussian(3 * 100);
   std::vector<float> dense_x, out(3 * 50, -7);
   for (size_t r = 0; r < 3; ++r) dense_x.insert(dense_x.end(), x.begin() + long(r * 100), x.begin() + long(r * 100 + 64));
-  View<const float, 2> in(x.data(), 3, 64);
-  View<float, 2> to(out.data(), 3, 20);
-  in.stride[0] = 100, to.stride[0] = 50;
-  const Product products[] = {{weight.get(), nullptr, to}};
-  cpu->matmul({in, products});
+  const Product products[] = {{weight.get(), nullptr, test::strided(out.data(), 3, 20, 50)}};
+  cpu->matmul({test::strided(x.data(), 3, 64, 100), products});
   const auto dense = product(*cpu, *weight, dense_x, 3);
   for (size_t r = 0; r < 3; ++r)
     for (size_t i = 0; i < 50; ++i) EXPECT_EQ(out[r * 50 + i], i < 20 ? dense[r * 20 + i] : -7);

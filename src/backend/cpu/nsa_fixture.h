@@ -93,7 +93,7 @@ inline NsaRequest nsa_request(const KvShape& shape, std::vector<int32_t> last, u
 }
 inline NsaRequest nsa_rows_of(const NsaRequest& request, size_t first, size_t count, const KvShape& shape) {
   NsaRequest part;
-  const size_t width = size_t(shape.heads() * shape.head_dim), gates = size_t(3 * shape.heads());
+  const size_t width = shape.width(), gates = size_t(3 * shape.heads());
   part.last.assign(request.last.begin() + int64_t(first), request.last.begin() + int64_t(first + count));
   part.q.assign(request.q.begin() + int64_t(first * width), request.q.begin() + int64_t((first + count) * width));
   part.gates.assign(request.gates.begin() + int64_t(first * gates), request.gates.begin() + int64_t((first + count) * gates));
@@ -133,7 +133,7 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
   args.runs = runs;
   cases[0]->backend.nsa_attention(args);
   std::vector<NsaResult> results;
-  const int64_t width = int64_t(shape.heads()) * shape.head_dim, list = shape.kv_heads * n;
+  const int64_t width = shape.width(), list = shape.kv_heads * n;
   for (const NsaRun& run : runs)
     results.push_back({{out.begin() + run.first_row * width, out.begin() + (run.first_row + run.num_rows) * width},
         {chosen.begin() + run.first_row * list, chosen.begin() + (run.first_row + run.num_rows) * list}});

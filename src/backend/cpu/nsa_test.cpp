@@ -65,7 +65,7 @@ TEST(CpuNsa, GivesARowTheSameBitsInAnyGroupOnAnyNumberOfThreads) {
       const NsaResult whole = nsa_one(a, request);
       ASSERT_FALSE(std::isnan(distance(whole.out, whole.out)));
       EXPECT_TRUE(same_bits(nsa_one(b, request).out, whole.out)) << isa << " " << name_of(form);
-      const size_t width = size_t(shape.heads() * shape.head_dim);
+      const size_t width = shape.width();
       for (const size_t group : {1u, 2u, 3u, 8u, 16u, 64u})
         for (size_t first = group == 1 ? 120 : 0; first + group <= last.size(); first += group) {
           const NsaResult part = nsa_one(a, nsa_rows_of(request, first, group, shape));
@@ -89,14 +89,6 @@ TEST(CpuNsa, KeepsSequencesApart) {
 
 using test::path_to, test::random_tree;
 
-void store_row(NsaCase& c, int64_t entry, int row) {
-  const KvShape& shape = c.kv.shape;
-  const size_t width = shape.kv_heads * shape.head_dim;
-  const auto k = random_floats(width, 1000 + uint32_t(row)), v = random_floats(width, 2000 + uint32_t(row));
-  c.backend.store_kv(
-      {0, view(k, 1, shape.kv_heads, shape.head_dim), view(v, 1, shape.kv_heads, shape.head_dim), c.kv.ref(), entry});
-}
-
 struct TreeCase {
   NsaShape form;
   KvShape shape;
@@ -112,13 +104,13 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
   NsaCase tree(backend, c.form, c.shape, c.first_entry), chain(backend, c.form, c.shape, c.first_entry);
   Ints last;
   for (int x = 0; x < rows; ++x) {
-    store_row(tree, c.first_entry + x, x);
+    store_row(backend, tree.kv, c.first_entry + x, x);
     last.push_back(int32_t(c.first_entry) + int32_t(path_to(c.parents, x).size()) - 1);
   }
   NsaRequest request = nsa_request(c.shape, last, 21);
   request.parents = c.parents, request.tree_entry = c.first_entry;
   const NsaResult whole = nsa_one(tree, request);
-  const size_t width = size_t(c.shape.heads() * c.shape.head_dim);
+  const size_t width = c.shape.width();
   for (int x = 0; x < rows; ++x) {
     if (std::ranges::find(c.parents, x) != c.parents.end()) continue;
     const auto path = path_to(c.parents, x);
@@ -126,7 +118,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
     chain.rows->poison(chain.row_pages(), c.form.rows_of(c.first_entry), std::ssize(chain.table) * kPageLen);
     NsaRequest line;
     for (size_t d = 0; d < path.size(); ++d) {
-      store_row(chain, c.first_entry + int64_t(d), path[d]);
+      store_row(backend, chain.kv, c.first_entry + int64_t(d), path[d]);
       const NsaRequest row = nsa_rows_of(request, size_t(path[d]), 1, c.shape);
       line.last.push_back(row.last[0]);
       line.q.insert(line.q.end(), row.q.begin(), row.q.end()),

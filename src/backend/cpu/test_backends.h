@@ -25,5 +25,6 @@ inline std::vector<std::string> all_backends() {
   names.insert(names.begin(), "reference");
   return names;
 }
+inline constexpr auto backend_name = [](const auto& info) { return info.param; };  // of a test's parameter
 
 }

@@ -1,12 +1,9 @@
 // Log-probabilities on the device against the reference.
 #include "backend/cuda/log_probs.h"
 
-#include <cstring>
-#include <random>
-
 #include "backend/cuda/commands_fixture.h"
 #include "backend/reference/reference_backend.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
@@ -51,9 +48,7 @@ TEST_F(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       if (vocab > 10000 && count > 1500) continue;
       const int64_t rows = 6;
       std::mt19937 random(uint32_t(vocab) + 7);
-      std::normal_distribution<float> normal(0, 3);
-      std::vector<float> logits(rows * vocab);
-      for (float& x : logits) x = normal(random);
+      auto logits = test::gaussian(rows * vocab, random(), 3);
       for (int64_t i = 0; i < vocab; ++i) logits[vocab + i] = float(random() % 3);  // ties
       logits[2 * vocab + vocab / 2] = kNan;
       for (int64_t i = 0; i < vocab; ++i) logits[3 * vocab + i] = i % 3 ? -kInf : 1.5f;
@@ -69,7 +64,7 @@ TEST_F(CudaLogProbs, EqualTheReferenceInAnyCompany) {
       ASSERT_EQ(got.top_ids, want.top_ids);
       const Result alone = on_device(*commands, {logits.end() - vocab, logits.end()}, 1, vocab, {ids.back()}, count);
       ASSERT_EQ(alone.values[0], got.values.back());
-      if (count > 0) ASSERT_EQ(std::memcmp(alone.top_values.data(), got.top_values.data() + 5 * count, size_t(count) * 4), 0);
+      if (count > 0) ASSERT_TRUE(test::same_bits(alone.top_values.data(), got.top_values.data() + 5 * count, count));
     }
   }
 }

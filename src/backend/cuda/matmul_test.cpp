@@ -355,11 +355,8 @@ TEST_P(CudaProducts, WriteStridedRowsAndNothingElse) {
     std::vector<float> dense;
     for (int64_t r = 0; r < 3; ++r) dense.insert(dense.end(), x.begin() + r * stride, x.begin() + r * stride + 64);
     const DeviceArray<float> in(x), out(std::vector<float>(3 * 50, -7));
-    View<const float, 2> from(in.data(), 3, 64);
-    View<float, 2> to(out.data(), 3, 20);
-    from.stride[0] = stride, to.stride[0] = 50;
-    const Product products[] = {{weight.get(), nullptr, to}};
-    enqueue_matmul(*commands, {from, products});
+    const Product products[] = {{weight.get(), nullptr, test::strided(out.data(), 3, 20, 50)}};
+    enqueue_matmul(*commands, {test::strided<const float>(in.data(), 3, 64, stride), products});
     ASSERT_TRUE(commands->wait().ok());
     const auto want = product(*weight, DeviceArray<float>(dense), 0, 3), got = out.get();
     for (size_t r = 0; r < 3; ++r)

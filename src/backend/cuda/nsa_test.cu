@@ -1,26 +1,19 @@
 // Natively trained sparse attention on the device: the values of plain loops, and a row's bits in any group and tree.
 
-#include <cstring>
-
 #include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/nsa_fixture.h"
 #include "backend/ops/nsa.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::DeviceArray;
-using test::NsaQuestion;
-using test::NsaStore;
-using test::view;
+using test::DeviceArray, test::gaussian, test::NsaQuestion, test::NsaStore, test::view;
 
 struct Answer {
   std::vector<float> out;
   Ints chosen;
-  bool operator==(const Answer& o) const {
-    return chosen == o.chosen && std::memcmp(out.data(), o.out.data(), out.size() * sizeof(float)) == 0;
-  }
+  bool operator==(const Answer& o) const { return chosen == o.chosen && test::same_bits(out, o.out); }
   Answer row(int row, int rows) const {
     const size_t o = out.size() / size_t(rows), c = chosen.size() / size_t(rows);
     return {{out.begin() + row * int64_t(o), out.begin() + (row + 1) * int64_t(o)},
@@ -28,17 +21,34 @@ struct Answer {
   }
 };
 
+struct Case {
+  int heads, kv_heads, dim;
+  NsaShape settings;
+};
+
+int visible(const NsaShape& s, int position) {
+  return position + 1 < s.cmp_len ? 0 : (position + 1 - s.cmp_len) / s.cmp_stride + 1;
+}
+
+struct Caches {
+  Caches(const Case& c, int64_t entries, int64_t rows)
+      : raw(c.kv_heads, c.dim, entries, 1), compressed(c.kv_heads, c.dim, rows, 2) {}
+  // Of so many entries, on the device too.
+  Caches(const Case& c, int entries) : Caches(c, entries, visible(c.settings, entries) + 1) { show(); }
+  void show() { raw.show(), compressed.show(); }
+  NsaStore raw, compressed;
+};
+
 class Bench {
  public:
   Bench() : commands_(Commands::make().value()) {}
-  Answer ask(
-      NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
+  Answer ask(Caches& caches, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
     const int64_t rows = std::ssize(x.positions), sets = rows * x.kv_heads * settings.sel_count;
     DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
     DeviceArray<int32_t> chosen(x.chosen.empty() ? Ints(size_t(sets), -7) : x.chosen);
     NsaRows run;
-    run.raw = raw.plane, run.compressed = compressed.plane, run.raw_pages = raw.table(),
-    run.compressed_pages = compressed.table();
+    run.raw = caches.raw.plane, run.raw_pages = caches.raw.table();
+    run.compressed = caches.compressed.plane, run.compressed_pages = caches.compressed.table();
     run.q = view(q, rows, x.heads, x.dim), run.gates = view(gates, rows, 3 * x.heads);
     run.out = view(out, rows, x.heads, x.dim);
     run.positions = x.positions, run.parents = x.parents;
@@ -58,17 +68,10 @@ class Bench {
   CudaNsa nsa_;
 };
 
-int visible(const NsaShape& s, int position) {
-  return position + 1 < s.cmp_len ? 0 : (position + 1 - s.cmp_len) / s.cmp_stride + 1;
-}
-
 // Rows at the end of a chain of `entries` entries before them.
 NsaQuestion chain(int heads, int kv_heads, int dim, const NsaShape& s, int entries, int rows, uint32_t seed) {
   NsaQuestion x{heads, dim, kv_heads, {}, {}, {}, {}, {}, {}, {}};
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  for (int i = 0; i < rows * heads * dim; ++i) x.q.push_back(1.5f * normal(random));
-  for (int i = 0; i < rows * heads * 3; ++i) x.gates.push_back(normal(random));
+  x.q = gaussian(rows * heads * dim, seed, 1.5f), x.gates = gaussian(rows * heads * 3, seed + 100);
   for (int row = 0; row < rows; ++row) x.positions.push_back(entries + row);
   return x;
 }
@@ -84,8 +87,8 @@ double bf16(float x) { return double(bf16_to_f32(f32_to_bf16(x))); }
 
 // The definition, in doubles, of one row of a chain; `blocks` as the device chose them. Returns the most that a block left out
 // would have been better than one that was chosen.
-double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, const NsaShape& s, int row, const int32_t* chosen,
-    std::vector<double>& out) {
+double plain_row(
+    Caches& caches, const NsaQuestion& x, const NsaShape& s, int row, const int32_t* chosen, std::vector<double>& out) {
   const int group = x.heads / x.kv_heads, position = x.positions[row], newest = position / s.sel_block;
   const double scale = 1 / std::sqrt(double(x.dim));
   out.assign(x.heads * x.dim, 0);
@@ -113,7 +116,7 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
     };
     std::vector<int> all, selected, window;
     for (int i = 0; i < entries; ++i) all.push_back(i);
-    for (int g = 0; g < group; ++g) attend(kv * group + g, compressed, 0, all, &pooled);
+    for (int g = 0; g < group; ++g) attend(kv * group + g, caches.compressed, 0, all, &pooled);
     std::vector<double> scores;
     for (int block = 0; block <= newest; ++block) {
       double score = 0;
@@ -143,17 +146,13 @@ double plain_row(NsaStore& raw, NsaStore& compressed, const NsaQuestion& x, cons
     worst = std::max(worst, best_left - least);
     for (int e = std::max(0, position - s.window + 1); e <= position && s.window > 0; ++e) window.push_back(e);
     for (int g = 0; g < group; ++g) {
-      attend(kv * group + g, raw, 1, selected, nullptr);
-      attend(kv * group + g, raw, 2, window, nullptr);
+      attend(kv * group + g, caches.raw, 1, selected, nullptr);
+      attend(kv * group + g, caches.raw, 2, window, nullptr);
     }
   }
   return worst;
 }
 
-struct Case {
-  int heads, kv_heads, dim;
-  NsaShape settings;
-};
 const NsaShape& kUsual = test::kUsualNsa;
 NsaShape changed(auto change) {
   NsaShape shape = kUsual;
@@ -175,14 +174,12 @@ TEST(CudaNsa, HasTheValuesOfPlainLoops) {
   for (const Case& c : kCases)
     for (const int entries : {0, 1, 14, 31, 47, 63, 64, 127, 700, 5000, 40000}) {
       const int rows = 5;
-      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1),
-          compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
-      raw.show(), compressed.show();
+      Caches caches(c, entries + rows);
       const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 3);
-      const Answer got = bench.ask(raw, compressed, x, c.settings);
+      const Answer got = bench.ask(caches, x, c.settings);
       for (int row = 0; row < rows; ++row) {
         std::vector<double> want;
-        EXPECT_LT(plain_row(raw, compressed, x, c.settings, row, got.chosen.data(), want), 1e-4) << entries << " row " << row;
+        EXPECT_LT(plain_row(caches, x, c.settings, row, got.chosen.data(), want), 1e-4) << entries << " row " << row;
         for (size_t i = 0; i < want.size(); ++i)
           ASSERT_NEAR(got.out[size_t(row) * want.size() + i], want[i], 0.02)
               << entries << " entries, row " << row << ", element " << i << ", heads of " << c.dim;
@@ -196,20 +193,17 @@ TEST(CudaNsa, GivesARowTheSameBitsInAnyGroup) {
   for (const Case& c : kCases)
     for (const int entries : {5, 60, 1000, 9000}) {
       const int rows = 21;
-      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1),
-          compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
-      raw.show(), compressed.show();
+      Caches caches(c, entries + rows);
       const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
-      const Answer one = bench.ask(raw, compressed, x, c.settings, {.rows = 1});
-      EXPECT_TRUE(bench.ask(raw, compressed, x, c.settings, {.rows = 1, .apart = true}) == one);
+      const Answer one = bench.ask(caches, x, c.settings, {.rows = 1});
+      EXPECT_TRUE(bench.ask(caches, x, c.settings, {.rows = 1, .apart = true}) == one);
       for (const int grouped : {2, 3, 4, 8, 16})
-        EXPECT_TRUE(bench.ask(raw, compressed, x, c.settings, {.rows = grouped}) == one) << grouped << " rows, " << entries;
+        EXPECT_TRUE(bench.ask(caches, x, c.settings, {.rows = grouped}) == one) << grouped << " rows, " << entries;
       for (int row = 0; row < rows; row += 4)
-        EXPECT_TRUE(bench.ask(raw, compressed, alone(x, c.settings, row), c.settings) == one.row(row, rows))
-            << row << ' ' << entries;
+        EXPECT_TRUE(bench.ask(caches, alone(x, c.settings, row), c.settings) == one.row(row, rows)) << row << ' ' << entries;
       NsaQuestion given = x;
       given.chosen = one.chosen;
-      EXPECT_TRUE(bench.ask(raw, compressed, given, c.settings) == one) << "given, " << entries;
+      EXPECT_TRUE(bench.ask(caches, given, c.settings) == one) << "given, " << entries;
     }
 }
 
@@ -219,18 +213,16 @@ TEST(CudaNsa, SharesTheChoiceOfTheLongestPrefix) {
   Bench bench;
   const Case& c = kCases[0];
   const int entries = 6000, rows = 8;
-  NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(c.settings, entries + rows) + 1, 2);
-  raw.show(), compressed.show();
+  Caches caches(c, entries + rows);
   NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
-  const Answer exact = bench.ask(raw, compressed, x, c.settings),
-               shared = bench.ask(raw, compressed, x, c.settings, {.shared = true});
+  const Answer exact = bench.ask(caches, x, c.settings), shared = bench.ask(caches, x, c.settings, {.shared = true});
   const size_t set = size_t(c.kv_heads * c.settings.sel_count), last = size_t(rows - 1) * set;
   ASSERT_TRUE(std::equal(exact.chosen.begin() + int64_t(last), exact.chosen.end(), shared.chosen.begin() + int64_t(last)));
   EXPECT_TRUE(shared.row(rows - 1, rows) == exact.row(rows - 1, rows));
   EXPECT_FALSE(shared.out == exact.out);
   x.chosen.assign(exact.chosen.size(), 0);
   for (size_t i = 0; i < x.chosen.size(); ++i) x.chosen[i] = exact.chosen[last + i % set];
-  EXPECT_EQ(bench.ask(raw, compressed, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
+  EXPECT_EQ(bench.ask(caches, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
 }
 
 // Compressed keys that are all alike weigh alike: of the blocks that are not forced the first are chosen.
@@ -239,10 +231,10 @@ TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
   Bench bench;
   const Case& c = kCases[0];
   for (const int entries : {3000, 40000}) {  // 46 and 625 blocks
-    NsaStore raw(c.kv_heads, c.dim, entries + 1, 1), compressed(c.kv_heads, c.dim, visible(c.settings, entries) + 2, 2);
-    std::ranges::fill(compressed.values, uint16_t(0));
-    raw.show(), compressed.show();
-    const Answer got = bench.ask(raw, compressed, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
+    Caches caches(c, entries + 1);
+    std::ranges::fill(caches.compressed.values, uint16_t(0));
+    caches.compressed.show();
+    const Answer got = bench.ask(caches, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
     Ints right;
     for (int block = 0; block < c.settings.sel_count - c.settings.local_blocks; ++block) right.push_back(block);
     for (int i = c.settings.local_blocks; i-- > 0;) right.push_back(entries / c.settings.sel_block - i);
@@ -263,7 +255,7 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
         {std::pair{13, 0}, {58, 1}, {58, 2}, {1020, 2}, {1020, 0}, {4090, 0}, {4090, 1}, {33000, 0}}) {
       const NsaShape& s = c.settings;
       const auto [rows, straight] = trees[tree_of];
-      NsaStore raw(c.kv_heads, c.dim, entries + rows, 1), compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
+      Caches caches(c, entries + rows, visible(s, entries) + rows + 1);
       NsaStore owned(c.kv_heads, c.dim, rows, 3);  // what rows complete, wherever they stand
       NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, s, entries, rows, 9);
       x.parents.assign(rows, -1), x.owned.assign(rows, -1);
@@ -277,22 +269,20 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
         for (int row = 0; row < rows; ++row)
           for (int part = 0; part < 2; ++part)
             x.owned_rows.insert(x.owned_rows.end(), owned.entry(kv, row, part), owned.entry(kv, row, part) + c.dim);
-      raw.show(), compressed.show();
-      const Answer tree = bench.ask(raw, compressed, x, s);
-      for (const int grouped : {1, 16}) EXPECT_TRUE(bench.ask(raw, compressed, x, s, {.rows = grouped}) == tree) << entries;
+      caches.show();
+      const Answer tree = bench.ask(caches, x, s);
+      for (const int grouped : {1, 16}) EXPECT_TRUE(bench.ask(caches, x, s, {.rows = grouped}) == tree) << entries;
       for (int row = 0; row < rows; row += 3) {
-        NsaStore chain_raw = NsaStore(c.kv_heads, c.dim, entries + rows, 1),
-                 chain_compressed(c.kv_heads, c.dim, visible(s, entries) + rows + 1, 2);
+        Caches path(c, entries + rows, visible(s, entries) + rows + 1);
         for (int at = row; at >= 0; at = x.parents[at])
           for (int kv = 0; kv < c.kv_heads; ++kv)
             for (int part = 0; part < 2; ++part) {
-              std::copy_n(raw.entry(kv, entries + at, part), c.dim, chain_raw.entry(kv, x.positions[at], part));
+              std::copy_n(caches.raw.entry(kv, entries + at, part), c.dim, path.raw.entry(kv, x.positions[at], part));
               if (x.owned[at] >= 0)
-                std::copy_n(owned.entry(kv, at, part), c.dim, chain_compressed.entry(kv, visible(s, x.positions[at]) - 1, part));
+                std::copy_n(owned.entry(kv, at, part), c.dim, path.compressed.entry(kv, visible(s, x.positions[at]) - 1, part));
             }
-        chain_raw.show(), chain_compressed.show();
-        EXPECT_TRUE(bench.ask(chain_raw, chain_compressed, alone(x, s, row), s) == tree.row(row, rows))
-            << "row " << row << " behind " << entries;
+        path.show();
+        EXPECT_TRUE(bench.ask(path, alone(x, s, row), s) == tree.row(row, rows)) << "row " << row << " behind " << entries;
       }
     }
 }
@@ -308,17 +298,10 @@ class Stores {
     for (int32_t page = int32_t(num_pages); page-- > 0;) pages_.push_back(page);
     std::vector<float> inv_freq;
     for (int i = 0; i < c.dim / 2; ++i) inv_freq.push_back(float(std::pow(10000.0, -2.0 * i / c.dim)));
-    std::mt19937 random(2);
-    std::normal_distribution<float> normal(0, 1);
-    const auto floats = [&](int64_t n, float scale) {
-      std::vector<float> x;
-      for (int64_t i = 0; i < n; ++i) x.push_back(scale * normal(random));
-      return x;
-    };
     const bool linear = c.settings.kind == NsaShape::Kind::Linear;
     const int64_t weights = c.kv_heads * c.settings.cmp_len * (linear ? int64_t(c.dim) * c.dim : 1);
-    key = floats(weights, linear ? 0.02f : 0.2f), value = floats(weights, linear ? 0.02f : 0.2f),
-    offset = floats(c.kv_heads * c.dim, 0.5f);
+    key = gaussian(weights, 2, linear ? 0.02f : 0.2f), value = gaussian(weights, 3, linear ? 0.02f : 0.2f);
+    offset = gaussian(c.kv_heads * c.dim, 4, 0.5f);
     frequencies = inv_freq;
     device_key = std::make_unique<DeviceArray<float>>(key), device_value = std::make_unique<DeviceArray<float>>(value);
     device_offset = std::make_unique<DeviceArray<float>>(offset),
@@ -350,11 +333,7 @@ class Stores {
 };
 
 std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
-  std::mt19937 random(token * 7919 + uint32_t(position));
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> x;
-  for (int i = 0; i < c.kv_heads * 2 * c.dim; ++i) x.push_back(normal(random));
-  return x;
+  return gaussian(c.kv_heads * 2 * c.dim, token * 7919 + uint32_t(position));
 }
 
 std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
@@ -423,9 +402,7 @@ TEST_F(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
         positions.push_back(positions[parents.back()] + 1);
       }
       for (int row = 0; row < rows; ++row) stores.set(entries + row, entry_of(c, uint32_t(row), positions[row]));
-      std::vector<float> q;
-      std::normal_distribution<float> normal(0, 1);
-      for (int i = 0; i < rows * c.heads * c.dim; ++i) q.push_back(normal(random));
+      const auto q = gaussian(rows * c.heads * c.dim, random());
       const auto tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
       const size_t width = c.heads * c.dim;
       for (int row = 0; row < rows; row += 5) {
@@ -434,8 +411,7 @@ TEST_F(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
         for (int at = row; at >= 0; at = parents[at]) path.set(positions[at], entry_of(c, uint32_t(at), positions[at]));
         const std::vector<float> own(q.begin() + int64_t(size_t(row) * width), q.begin() + int64_t(size_t(row + 1) * width));
         const auto alone = attend(*commands, nsa, path, c, own, {positions[row]}, {}, 0);
-        EXPECT_EQ(std::memcmp(alone.data(), &tree[size_t(row) * width], width * sizeof(float)), 0)
-            << "row " << row << " behind " << entries;
+        EXPECT_TRUE(test::same_bits(alone.data(), &tree[size_t(row) * width], width)) << "row " << row << " behind " << entries;
       }
     }
 }

@@ -8,13 +8,13 @@
 namespace hunch {
 namespace {
 
-using test::view;
+using test::kParams, test::same_bits, test::view;
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Sampled {
-  Ints tokens, seconds;
-  std::vector<float> probs, leads;
+  Ints tokens, seconds, ranked;  // ranked: [row][k]
+  std::vector<float> probs, leads, shares;
 };
 
 SampleArgs args_of(const float* logits, int64_t rows, int64_t vocab, const SamplingParams& params, const int32_t* positions) {
@@ -33,41 +33,39 @@ Ints positions_from(int32_t first, int64_t rows) {
   return positions;
 }
 
+// `k`: ranks in place of seconds and leads.
 Sampled on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-    int32_t first_position = 0, bool want_probs = true) {
+    int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
   const int64_t rows = std::ssize(logits) / vocab;
-  test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(rows);
-  test::DeviceArray<int32_t> tokens(rows), seconds(rows);
+  test::DeviceArray<float> x(logits), probs(want_probs ? logits.size() : 0), leads(rows), shares(rows * k);
+  test::DeviceArray<int32_t> tokens(rows), seconds(rows), ranked(rows * k);
   if (want_probs) HUNCH_CUDA_CHECK(cudaMemset(probs.data(), 0xff, logits.size() * 4));
   const auto positions = positions_from(first_position, rows);
   SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
-  args.tokens = view(tokens, rows), args.seconds = view(seconds, rows);
-  args.leads = view(leads, rows);
+  args.tokens = view(tokens, rows);
   if (want_probs) args.probs = view(probs, rows, vocab);
+  if (k > 0) args.ranked = view(ranked, rows, k), args.shares = view(shares, rows, k);
+  else args.seconds = view(seconds, rows), args.leads = view(leads, rows);
   enqueue_sample(commands, args);
   EXPECT_TRUE(commands.wait().ok());
-  return {tokens.get(), seconds.get(), probs.get(), leads.get()};
+  return {tokens.get(), seconds.get(), ranked.get(), probs.get(), leads.get(), shares.get()};
 }
 
-Sampled by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0) {
+Sampled by_reference(
+    const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0, int64_t k = 0) {
   const int64_t rows = std::ssize(logits) / vocab;
   const auto positions = positions_from(first_position, rows);
-  const size_t count = rows;
-  Sampled out{Ints(count), Ints(count), std::vector<float>(logits.size()), std::vector<float>(count)};
+  Sampled out{Ints(size_t(rows)), Ints(size_t(rows)), Ints(size_t(rows * k)), std::vector<float>(logits.size()),
+      std::vector<float>(size_t(rows)), std::vector<float>(size_t(rows * k))};
   SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
   args.tokens = view(out.tokens, rows), args.seconds = view(out.seconds, rows);
   args.leads = view(out.leads, rows), args.probs = view(out.probs, rows, vocab);
-  ReferenceBackend reference;
-  reference.sample(args);
+  if (k > 0) args.ranked = view(out.ranked, rows, k), args.shares = view(out.shares, rows, k);
+  ReferenceBackend().sample(args);
   return out;
 }
 
 std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
-
-constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.8f, 40, 0.95f, 0.05f}, {1, 3, 1, 0}, {1, 600, 1, 0},
-    {1, 2000, 0.9f, 0}, {1, 0, 0.95f, 0}, {1.3f, 0, 0.5f, 0}, {1, 0, 1, 0.001f}, {1, 0, 1, 0.3f}, {2, 0, 0.99f, 1e-4f},
-    {0.3f, 1000, 0.8f, 0}, {1, 1, 1, 0}, {5, 0, 0.999f, 0}, {1, 0, 0, 0}, {1, 1 << 20, 0.7f, 0}, {0.01f, 0, 1, 0.9f},
-    {1, 1500, 1, 1}, {2e-5f, 0, 0.9f, 0.5f}};
 
 void expect_reference(
     Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int32_t position = 0) {
@@ -105,8 +103,7 @@ TEST_F(CudaSample, GivesLeadsWithoutSeconds) {
     args.tokens = view(tokens, rows), args.leads = view(leads, rows);
     enqueue_sample(*commands, args);
     ASSERT_TRUE(commands->wait().ok());
-    const auto got = leads.get();
-    ASSERT_EQ(std::memcmp(got.data(), both.leads.data(), got.size() * 4), 0);
+    ASSERT_TRUE(same_bits(leads.get(), both.leads));
   }
 }
 
@@ -182,39 +179,11 @@ TEST_F(CudaSample, GivesARowTheSameBitsInAnyCompany) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
       const Sampled alone = on_device(*commands, row, kVocab, params, int32_t(r));
       ASSERT_EQ(alone.tokens[0], all.tokens[r]);
-      ASSERT_EQ(std::memcmp(alone.probs.data(), all.probs.data() + r * kVocab, kVocab * 4), 0);
-      ASSERT_EQ(std::memcmp(alone.leads.data(), &all.leads[r], 4), 0);
+      ASSERT_TRUE(same_bits(alone.probs.data(), all.probs.data() + r * kVocab, kVocab));
+      ASSERT_TRUE(same_bits(alone.leads.data(), &all.leads[r], 1));
       ASSERT_EQ(on_device(*commands, row, kVocab, params, int32_t(r), false).tokens, alone.tokens);
     }
   }
-}
-
-struct Ranks {
-  Ints ids, tokens;
-  std::vector<float> shares;
-};
-Ranks ranks_on_device(Commands& commands, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-    int64_t k, int32_t first_position = 0) {
-  const int64_t rows = std::ssize(logits) / vocab;
-  test::DeviceArray<float> x(logits), shares(rows * k);
-  test::DeviceArray<int32_t> tokens(rows), ids(rows * k);
-  const auto positions = positions_from(first_position, rows);
-  SampleArgs args = args_of(x.data(), rows, vocab, params, positions.data());
-  args.tokens = view(tokens, rows);
-  args.ranked = view(ids, rows, k), args.shares = view(shares, rows, k);
-  enqueue_sample(commands, args);
-  EXPECT_TRUE(commands.wait().ok());
-  return {ids.get(), tokens.get(), shares.get()};
-}
-Ranks ranks_by_reference(const std::vector<float>& logits, int64_t vocab, const SamplingParams& params, int64_t k) {
-  const int64_t rows = std::ssize(logits) / vocab;
-  Ranks out{Ints(size_t(rows * k)), Ints(size_t(rows)), std::vector<float>(size_t(rows * k))};
-  const auto positions = positions_from(0, rows);
-  SampleArgs args = args_of(logits.data(), rows, vocab, params, positions.data());
-  args.tokens = view(out.tokens, rows);
-  args.ranked = view(out.ids, rows, k), args.shares = view(out.shares, rows, k);
-  ReferenceBackend().sample(args);
-  return out;
 }
 
 TEST_F(CudaSample, RanksTheIdsOfTheReference) {
@@ -227,13 +196,13 @@ TEST_F(CudaSample, RanksTheIdsOfTheReference) {
           if (equals)
             for (float& x : logits) x = float(random() % 4) - 1;
           if (vocab > 64) logits[5] = -kInf, logits[vocab + 3] = kInf, logits[2 * vocab + 1] = kNan;
-          const Ranks got = ranks_on_device(*commands, logits, vocab, params, k),
-                      want = ranks_by_reference(logits, vocab, params, k);
-          for (size_t i = 0; i < want.ids.size(); ++i) {
-            ASSERT_EQ(got.ids[i], want.ids[i])
+          const Sampled got = on_device(*commands, logits, vocab, params, 0, false, k),
+                        want = by_reference(logits, vocab, params, 0, k);
+          for (size_t i = 0; i < want.ranked.size(); ++i) {
+            ASSERT_EQ(got.ranked[i], want.ranked[i])
                 << "rank " << i << " of " << k << ", vocabulary " << vocab << ", set " << &params - kParams;
             ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i] + 1e-30);
-            if (i % size_t(k) == 0) ASSERT_EQ(got.ids[i], got.tokens[i / size_t(k)]);
+            if (i % size_t(k) == 0) ASSERT_EQ(got.ranked[i], got.tokens[i / size_t(k)]);
           }
         }
 }
@@ -242,12 +211,12 @@ TEST_F(CudaSample, GivesRanksTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 5000, kRows = 9, kBest = 12;
   const auto logits = gaussian(kVocab * kRows, 2);
   for (const SamplingParams& params : kParams) {
-    const Ranks all = ranks_on_device(*commands, logits, kVocab, params, kBest);
+    const Sampled all = on_device(*commands, logits, kVocab, params, 0, false, kBest);
     for (int64_t r = 0; r < kRows; ++r) {
       const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
-      const Ranks alone = ranks_on_device(*commands, row, kVocab, params, kBest, int32_t(r));
-      ASSERT_EQ(std::memcmp(alone.ids.data(), all.ids.data() + r * kBest, kBest * 4), 0);
-      ASSERT_EQ(std::memcmp(alone.shares.data(), all.shares.data() + r * kBest, kBest * 4), 0);
+      const Sampled alone = on_device(*commands, row, kVocab, params, int32_t(r), false, kBest);
+      ASSERT_TRUE(std::equal(alone.ranked.begin(), alone.ranked.end(), all.ranked.begin() + r * kBest));
+      ASSERT_TRUE(same_bits(alone.shares.data(), all.shares.data() + r * kBest, kBest));
     }
   }
 }

@@ -4,19 +4,12 @@
 #include <numeric>
 
 #include "backend/cuda/commands_fixture.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::view;
-
-template <class T>
-View<T, 2> columns(T* values, int64_t rows, int64_t stride, int64_t first, int64_t count) {
-  View<T, 2> view(values + first, rows, count);
-  view.stride[0] = stride;
-  return view;
-}
+using test::strided, test::view;
 
 using CudaCopies = test::CommandsTest<>;
 
@@ -27,9 +20,9 @@ TEST_F(CudaCopies, PutRowsSideBySideInWiderRows) {
       std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(static_cast<size_t>(n));
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const test::DeviceArray<float> from_a(a), from_b(b), from_one(one), to(std::vector<float>(size_t(rows * width), -5.0f));
-      const std::vector<CopyRowsArgs> calls{{view(from_a, rows, n), columns(to.data(), rows, width, 0, n)},
-          {columns<const float>(from_b.data(), rows, n + 2, 1, n), columns(to.data(), rows, width, n, n)},
-          {view(from_one, 1, n), columns(to.data(), rows, width, 2 * n, n)}};
+      const std::vector<CopyRowsArgs> calls{{view(from_a, rows, n), strided(to.data(), rows, n, width)},
+          {strided<const float>(from_b.data() + 1, rows, n, n + 2), strided(to.data() + n, rows, n, width)},
+          {view(from_one, 1, n), strided(to.data() + 2 * n, rows, n, width)}};
       enqueue_copy_rows(*commands, calls);
       ASSERT_TRUE(commands->wait().ok());
       const auto out = to.get();
@@ -75,7 +68,7 @@ TEST_F(CudaCopies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         std::iota(from.begin(), from.end(), 1.0f);
         const test::DeviceArray<float> x(from), to(expected);
         const test::DeviceArray<int32_t> map(ids);
-        enqueue_scatter_columns(*commands, {view(x, rows, n), view(map, n), columns(to.data(), rows, width, 0, whole)});
+        enqueue_scatter_columns(*commands, {view(x, rows, n), view(map, n), strided(to.data(), rows, whole, width)});
         ASSERT_TRUE(commands->wait().ok());
         for (int64_t r = 0; r < rows; ++r)
           for (int64_t i = 0; i < n; ++i) expected[r * width + ids[i]] = from[r * n + i];

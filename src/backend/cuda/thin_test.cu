@@ -23,9 +23,7 @@ TEST_F(CudaThin, LeavesOutTheChannelsOfTheReference) {
         DeviceArray<int64_t> counts(std::vector<int64_t>{7, 9});
         int64_t below = 7, skipped = 9;
         const auto args = [&](float* data, int64_t* first, int64_t* second) {
-          View<float, 2> view(data, rows, width);
-          view.stride[0] = width + 3;
-          return ThinChannelsArgs{view, 0.17f, by_row, first, second};
+          return ThinChannelsArgs{test::strided(data, rows, width, width + 3), 0.17f, by_row, first, second};
         };
         enqueue_thin_channels(*commands, args(device.data(), counts.data(), counts.data() + 1));
         thin_channels(args(gate.data(), &below, &skipped));

@@ -15,38 +15,35 @@ struct Routed {
   std::vector<float> shares;
 };
 
-Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
-  ReferenceBackend backend;
+// `how`: all but logits and what comes of them.
+Routed route(const std::vector<float>& logits, int64_t k, RouteArgs how, int64_t rows = 1) {
   Routed out{Ints(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
-  backend.route({
-      .logits = view(logits, rows, std::ssize(logits) / rows),
-      .routing = routing,
-      .normalise = normalise,
-      .ids = view(out.ids, rows, k),
-      .shares = view(out.shares, rows, k),
-  });
+  how.logits = view(logits, rows, std::ssize(logits) / rows);
+  how.ids = view(out.ids, rows, k), how.shares = view(out.shares, rows, k);
+  ReferenceBackend().route(how);
   return out;
 }
-
-using Ids = Ints;
+Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
+  return route(logits, k, {.routing = routing, .normalise = normalise}, rows);
+}
 
 TEST(Route, SharesAreTheSoftmaxOverAllExpertsAscendingById) {
   const float two = std::log(2.0f), four = std::log(4.0f);
   const Routed plain = route({four, 0, two, 0}, 2, false);  // 4, 1, 2, 1 of 8
-  EXPECT_EQ(plain.ids, (Ids{0, 2}));
+  EXPECT_EQ(plain.ids, (Ints{0, 2}));
   EXPECT_FLOAT_EQ(plain.shares[0], 0.5f);
   EXPECT_FLOAT_EQ(plain.shares[1], 0.25f);
   const Routed rows = route({0, two, 0, four, four, two, 0, 0}, 2, true, 2);
-  EXPECT_EQ(rows.ids, (Ids{1, 3, 0, 1}));
+  EXPECT_EQ(rows.ids, (Ints{1, 3, 0, 1}));
   EXPECT_FLOAT_EQ(rows.shares[0], 1 / 3.0f);
   EXPECT_FLOAT_EQ(rows.shares[1], 2 / 3.0f);
   EXPECT_FLOAT_EQ(rows.shares[2], 2 / 3.0f);
 }
 
 TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
-  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, true).ids, (Ids{0, 1, 3}));
-  EXPECT_EQ(route({0, 0, 0, 0}, 2, false).ids, (Ids{0, 1}));
-  EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ids{0, 1, 2}));
+  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, true).ids, (Ints{0, 1, 3}));
+  EXPECT_EQ(route({0, 0, 0, 0}, 2, false).ids, (Ints{0, 1}));
+  EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ints{0, 1, 2}));
   const float nan = NAN;
   for (const int32_t id : route({1, nan, 2, nan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
 }
@@ -54,14 +51,14 @@ TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
 TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
   const float two = std::log(2.0f), four = std::log(4.0f);
   const Routed chosen = route({four, -two, two, 0}, 2, false, 1, Routing::SoftmaxOfChosen);
-  EXPECT_EQ(chosen.ids, (Ids{0, 2}));
+  EXPECT_EQ(chosen.ids, (Ints{0, 2}));
   EXPECT_FLOAT_EQ(chosen.shares[0], 2 / 3.0f);
   EXPECT_FLOAT_EQ(chosen.shares[1], 1 / 3.0f);
-  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 1, 3}));
+  EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{0, 1, 3}));
   // By logits: their softmax over all would not tell the second from the third.
-  EXPECT_EQ(route({0, -300, -200}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{0, 2}));
+  EXPECT_EQ(route({0, -300, -200}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{0, 2}));
   const float nan = NAN;
-  EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ids{1, 3}));
+  EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{1, 3}));
 }
 
 struct Groups {
@@ -70,30 +67,25 @@ struct Groups {
 };
 Routed route_deepseek(
     const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g, bool normalise = true) {
-  ReferenceBackend backend;
-  Routed out{Ints(size_t(k), -1), std::vector<float>(size_t(k))};
-  backend.route({
-      .logits = view(logits, 1, std::ssize(logits)),
-      .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
-      .normalise = normalise,
-      .bias = bias.empty() ? nullptr : bias.data(),
-      .groups = g.groups,
-      .groups_kept = g.kept,
-      .scale = g.scale,
-      .ids = view(out.ids, 1, k),
-      .shares = view(out.shares, 1, k),
-  });
-  return out;
+  return route(logits, k,
+      {
+          .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
+          .normalise = normalise,
+          .bias = bias.empty() ? nullptr : bias.data(),
+          .groups = g.groups,
+          .groups_kept = g.kept,
+          .scale = g.scale,
+      });
 }
 
 TEST(Route, TheBiasChoosesAndTheSigmoidShares) {
   const float three = std::log(3.0f);  // sigmoids 0.75, 0.5, 0.5, 0.25
   const Routed plain = route_deepseek({three, 0, 0, -three}, {0, 0, 0, 0}, 2, {.scale = 2.5f});
-  EXPECT_EQ(plain.ids, (Ids{0, 1}));  // the lower of two ties
+  EXPECT_EQ(plain.ids, (Ints{0, 1}));  // the lower of two ties
   EXPECT_FLOAT_EQ(plain.shares[0], 2.5f * 0.6f);
   EXPECT_FLOAT_EQ(plain.shares[1], 2.5f * 0.4f);
   const Routed biased = route_deepseek({three, 0, 0, -three}, {-1, 0, 0, 1}, 2, {}, false);
-  EXPECT_EQ(biased.ids, (Ids{1, 3}));
+  EXPECT_EQ(biased.ids, (Ints{1, 3}));
   EXPECT_FLOAT_EQ(biased.shares[0], 0.5f);
   EXPECT_FLOAT_EQ(biased.shares[1], 0.25f);
 }
@@ -102,14 +94,14 @@ TEST(Route, GroupsAreAsGoodAsTheirTwoBestAndDroppedOnesAreNeverChosen) {
   const float three = std::log(3.0f);
   // Groups of two: 0.75 + 0.25, 0.5 + 0.5 (a tie, the lower stays), 0.75 + 0.5.
   const std::vector<float> logits{three, -three, 0, 0, three, 0}, zero(6, 0.0f);
-  EXPECT_EQ(route_deepseek(logits, zero, 2, {3, 1}).ids, (Ids{4, 5}));
-  EXPECT_EQ(route_deepseek(logits, zero, 4, {3, 2}).ids, (Ids{0, 1, 4, 5}));
+  EXPECT_EQ(route_deepseek(logits, zero, 2, {3, 1}).ids, (Ints{4, 5}));
+  EXPECT_EQ(route_deepseek(logits, zero, 4, {3, 2}).ids, (Ints{0, 1, 4, 5}));
   // What is kept may lie below zero: implementations that put zeros in place of dropped experts go wrong here.
-  EXPECT_EQ(route_deepseek(logits, {-3, -3, -3, -3, -2, -2}, 2, {3, 1}).ids, (Ids{4, 5}));
+  EXPECT_EQ(route_deepseek(logits, {-3, -3, -3, -3, -2, -2}, 2, {3, 1}).ids, (Ints{4, 5}));
   // By softmax a group is as good as its best alone.
-  EXPECT_EQ(route_deepseek({5, -9, 4, 4, 0, 0}, {}, 2, {3, 1}, false).ids, (Ids{0, 1}));
+  EXPECT_EQ(route_deepseek({5, -9, 4, 4, 0, 0}, {}, 2, {3, 1}, false).ids, (Ints{0, 1}));
   const float nan = NAN;
-  EXPECT_EQ(route_deepseek({nan, nan, 0, nan, -1, -1}, zero, 2, {3, 1}).ids, (Ids{4, 5}));
+  EXPECT_EQ(route_deepseek({nan, nan, 0, nan, -1, -1}, zero, 2, {3, 1}).ids, (Ints{4, 5}));
   for (const int32_t id : route_deepseek({nan, nan, nan, nan, nan, nan}, zero, 2, {3, 1}).ids) EXPECT_TRUE(id >= 0 && id < 2);
 }
 
@@ -130,7 +122,7 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   };
   const float x0 = std::log(3.0f), y = x0 * 0.75f * 4;  // silu(log 3) * 4
   const std::vector<float> x{x0, 4, 0, 7};
-  const Ids ids{0, 1, 1, 0};
+  const Ints ids{0, 1, 1, 0};
   std::vector<float> shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
   const View<float, 2> narrow(scratch.data(), 2, 1), narrow2(scratch.data() + 2, 2, 1), wide(scratch.data() + 4, 2, 2);
   backend.experts({

@@ -1,8 +1,7 @@
 // The definitions of the ops against cases worked out by hand.
 
 #include "backend/reference/reference_backend.h"
-#include "base/half.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -59,9 +58,7 @@ TEST(Reference, GatesWithTheSigmoidLinearUnit) {
   EXPECT_EQ(gate[2], 0);
   // Onto what is there, all rows times the same one.
   std::vector<float> sum = {7, 1, -2, 0.5f}, two = {std::log(3.0f), 0, 0, std::log(3.0f)};
-  View<const float, 2> same(up.data(), 2, 2);
-  same.stride[0] = 0;
-  backend.gate({view(two, 2, 2), same, view(sum, 2, 2), false, true});
+  backend.gate({view(two, 2, 2), test::strided<const float>(up.data(), 2, 2, 0), view(sum, 2, 2), false, true});
   EXPECT_FLOAT_EQ(sum[0], 7 + std::log(3.0f) * 0.75f * 5);
   EXPECT_FLOAT_EQ(sum[1], 1);
   EXPECT_FLOAT_EQ(sum[2], -2);
