@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "checkpoint/expert_tensors.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -55,7 +56,8 @@ Result<BenchTable> measure(Engine& engine, const PrefillFlags& flags) {
   const ModelShape& shape = parts.model->shape();
   const double ceiling = product_ceiling(*parts.backend);
   BenchTable table{"prefill", "Prefill", {},
-      fmt::format("product_TFLOP: 2 x matrix elements x tokens, the head once; attention_TFLOP: scores and sums of the "
+      fmt::format("product_TFLOP: 2 x matrix elements x tokens, of experts those that a token goes to, the head once; "
+                  "attention_TFLOP: scores and sums of the "
                   "entries that a token may read; bf16 ceiling of this run: {:.1f} TFLOP/s",
           ceiling * 1e-12)};
   for (const int64_t length : flags.prompts) {
@@ -80,8 +82,9 @@ PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
   const ModelShape& shape = checkpoint.shape();
   PrefillWork work;
   for (const Tensor& tensor : checkpoint.tensors()) {
-    if (tensor.shape.size() < 2) continue;  // norms, biases
-    const double elements = double(tensor.shape[0]) * double(tensor.shape[1]);
+    if (tensor.shape.size() < 2 || tensor.name.ends_with(".bias")) continue;  // norms too
+    double elements = double(tensor.shape[0]) * double(tensor.shape[1]);
+    if (is_expert_matrix(tensor.name)) elements *= double(shape.experts_per_token) / shape.num_experts;
     const bool embedding = tensor.name == "token_embd.weight", head = tensor.name == "output.weight";
     if (head || (embedding && shape.tied_head)) work.products += 2 * elements;
     else if (!embedding) work.products += 2 * elements * double(length);

@@ -30,6 +30,13 @@ TEST(PrefillWork, CountsMatricesForEveryTokenAndTheHeadOnce) {
   EXPECT_DOUBLE_EQ(many.products, 2 * (36 * 1000 * layer + head));
   EXPECT_DOUBLE_EQ(one.attention, 36 * 4. * 32 * 128);
   EXPECT_DOUBLE_EQ(many.attention, 36 * 4. * 32 * 128 * 500500);
+  // Of experts those that a token goes to: 8 of 128, of 768, and 4 of 32, of 2880, without the biases.
+  const double qwen = 2048. * 5120 + 4096. * 2048 + 2048. * 128 + 8 * 3 * 2048. * 768,
+               gpt = 2880. * (2 * 4096 + 1024 + 32) + 4 * 3 * 2880. * 2880;
+  EXPECT_DOUBLE_EQ(
+      prefill_work(*random_checkpoint("qwen3-30b-a3b", DType::BF16).value(), 1).products, 2 * (48 * qwen + 151936. * 2048));
+  EXPECT_DOUBLE_EQ(
+      prefill_work(*random_checkpoint("gpt-oss-20b", DType::BF16).value(), 1).products, 2 * (24 * gpt + 201088. * 2880));
 }
 
 }

@@ -8,9 +8,9 @@
 // element.
 #include "backend/cuda/chunk_products.h"
 
+#include "backend/cuda/decode.cuh"
 #include "backend/cuda/gate.cuh"
 #include "backend/cuda/ptx.h"
-#include "backend/cuda/wgmma.h"
 
 namespace hunch {
 namespace {
@@ -86,6 +86,7 @@ struct Places {
   float* at = nullptr;
   const float* bias;
   int64_t down;
+  float unit;
   int left;  // features from the thread's first
   bool rows[2], accumulate;
 
@@ -94,7 +95,7 @@ struct Places {
     const ProductOnDevice& p = product_of(a, tile);
     const int feature = tile * 64 + t % 4 * 2;
     at = p.out + row * p.out_stride + feature, bias = p.bias ? p.bias + feature : nullptr;
-    down = 8 * p.out_stride, left = p.out_dim - feature;
+    down = 8 * p.out_stride, unit = a.unit, left = p.out_dim - feature;
     rows[0] = row < a.rows, rows[1] = row + 8 < a.rows, accumulate = a.accumulate;
   }
   // Of features 8 `eight` on.
@@ -104,7 +105,7 @@ struct Places {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       auto* to = reinterpret_cast<float2*>(at + 8 * eight + i * down);
-      const float2 x{sums[2 * i] + low, sums[2 * i + 1] + high};
+      const float2 x{sums[2 * i] * unit + low, sums[2 * i + 1] * unit + high};
       if (!rows[i]) continue;
       if (accumulate) add_two(&to->x, x);
       else *to = x;
@@ -150,7 +151,8 @@ HUNCH_DEVICE void write_gated(
     const float* g = sums + i;
     const float* u = sums + kSums / 2 + i;
     // As it is stored and read elsewhere: a sum, and no bias.
-    const float y0 = silu(g[0] + 0.0f) * (u[0] + 0.0f), y1 = silu(g[1] + 0.0f) * (u[1] + 0.0f);
+    const auto sum = [&](float x) { return x * a.unit + 0.0f; };
+    const float y0 = silu(sum(g[0])) * sum(u[0]), y1 = silu(sum(g[1])) * sum(u[1]);
     const uint32_t at = to + uint32_t(eight / 8 * 8192 + low * 1024 + (eight % 8 ^ row8) * 16);
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(bf16x2_of(y0, y1)) : "memory");
   }
@@ -254,11 +256,73 @@ __global__ void HUNCH_CLUSTER(2) __launch_bounds__(384, 1) chunk_kernel(const Pr
 
 }
 
-bool fits_chunk(const ProductsOnDevice& a) {
+namespace {
+
+struct UnpackDevice {
+  const std::byte* from;
+  uint4* to;
+};
+// A block a record, in the order of both.
+template <DType kType>
+__global__ void __launch_bounds__(128) unpack_kernel(const UnpackDevice* args) {
+  constexpr RecordShape kShape = record_shape(kType);
+  constexpr int kUnits = kTile / 16;
+  __shared__ uint4 record[kShape.bytes / 16], plain[kUnits];
+  let_next_start();
+  const int t = int(threadIdx.x);
+  const int64_t at = int64_t(blockIdx.y) * gridDim.x + blockIdx.x;
+  const auto* const from = reinterpret_cast<const uint4*>(args->from + at * kShape.bytes);
+  for (int i = t; i < kShape.bytes / 16; i += 128) record[i] = __ldg(from + i);
+  uint4* to = args->to + at * (kShape.inputs / 64) * kUnits + t;
+  wait_for_previous();  // who may still read what was there
+  for (int part = 0; part < kShape.inputs / 64; ++part, to += kUnits) {
+    __syncthreads();
+    uint32_t operand[4][4];
+    decode_part<kType, 0, 4>(load_part<kType>(shared_address(record), part, t), operand);
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      *reinterpret_cast<uint32_t*>(reinterpret_cast<std::byte*>(plain) +
+          swizzled(t / 32 * 16 + t % 32 / 4 + 8 * (i % 2), i / 4 * 16 + t % 4 * 2 + i / 2 % 2 * 8)) = operand[i / 4][i % 4];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kUnits; i += 128) to[i] = plain[t + i];
+  }
+}
+auto unpack_kernel_of(DType type) {
+  switch (type) {
+    case DType::Q8_0: return unpack_kernel<DType::Q8_0>;
+    case DType::Q4_0: return unpack_kernel<DType::Q4_0>;
+    case DType::Q4_K: return unpack_kernel<DType::Q4_K>;
+    case DType::Q5_K: return unpack_kernel<DType::Q5_K>;
+    case DType::Q6_K: return unpack_kernel<DType::Q6_K>;
+    case DType::MXFP4: return unpack_kernel<DType::MXFP4>;
+    default: return unpack_kernel<DType::F8_E4M3>;
+  }
+}
+
+}
+
+size_t unpacked_bytes(const ProductsOnDevice& a, DType form) {
+  return is_coded(form) ? size_t(a.num_tiles) * a.parts * kTile : 0;
+}
+
+void enqueue_unpack(Commands& commands, ProductsOnDevice& a, DType form, std::byte* to) {
+  if (!is_coded(form)) return;
+  for (ProductOnDevice& p : std::span(a.products, a.num_products)) {
+    commands.launch(unpack_kernel_of(form), {.blocks = dim3(unsigned(a.num_records), unsigned(p.num_tiles)), .threads = 128},
+        UnpackDevice{p.tiles, reinterpret_cast<uint4*>(to)});
+    p.tiles = to, to += int64_t(p.num_tiles) * a.parts * kTile;
+  }
+  a.num_records = a.parts;
+}
+
+bool fits_chunk(const ProductsOnDevice& a, DType form) {
   const auto fits = [](const ProductOnDevice& p) {
     return p.out_dim % 2 == 0 && p.out_stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.out) % 8 == 0;
   };
-  return a.records_per_input == 1 && a.num_records >= a.splits && std::all_of(a.products, a.products + a.num_products, fits);
+  // Of codes whole records make a run, as these do when they have become more.
+  return a.records_per_input == 1 && a.num_records >= a.splits && (!is_coded(form) || a.num_records % a.splits == 0) &&
+      std::all_of(a.products, a.products + a.num_products, fits);
 }
 
 bool wants_chunk(const ProductsOnDevice& a, double time) {

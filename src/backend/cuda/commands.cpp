@@ -146,6 +146,13 @@ void* Commands::workspace(size_t bytes) {
   return workspace_;
 }
 
+bool Commands::affords(size_t bytes) {
+  if (bytes <= workspace_bytes_ || bytes >= refused_bytes_) return bytes <= workspace_bytes_;
+  if (has_spare_memory(bytes)) return true;
+  refused_bytes_ = bytes;
+  return false;
+}
+
 Buffer Commands::take(size_t bytes) {
   Buffer taken;
   if (failed_ == cudaSuccess) taken = spare_memory(bytes);

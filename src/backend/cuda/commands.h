@@ -95,6 +95,8 @@ class Commands {
 
   // Scratch for the kernels of one op; the next op may overwrite it. Grown between lists only where an op wants more than before.
   void* workspace(size_t bytes);
+  // Whether workspace(bytes) leaves the device some memory: what is faster with much of it, and goes without.
+  bool affords(size_t bytes);
   // Memory that stays. Empty: there is none, and no kernel will be started any more.
   Buffer take(size_t bytes);
 
@@ -205,8 +207,9 @@ class Commands {
   int unsettled_ = 0;          // launches behind the last barrier that wrote caches
   void* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
-  std::vector<void*> outgrown_;    // workspaces that kernels in flight may still use
-  std::vector<Buffer> more_data_;  // likewise: pinned, of lists whose data were too many
+  size_t refused_bytes_ = SIZE_MAX;  // that affords() said no to
+  std::vector<void*> outgrown_;      // workspaces that kernels in flight may still use
+  std::vector<Buffer> more_data_;    // likewise: pinned, of lists whose data were too many
   Counters counters_;
   cudaEvent_t marked_ = nullptr, done_ = nullptr;
   bool marking_ = false;

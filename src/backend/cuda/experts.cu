@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "backend/cuda/experts_kernel.cuh"
+#include "backend/cuda/expert_groups.cuh"
 #include "backend/cuda/select.cuh"
 
 namespace hunch {
@@ -14,6 +14,8 @@ namespace {
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kSortThreads = 1024, kCombineThreads = 256;
 constexpr int kFewPairs = 8, kManyPairs = 32;  // of a block
+constexpr int64_t kGroupedRows = 2048;         // at a time, of a prompt;
+constexpr int64_t kGroupedFrom = 16;           // where an expert has so many pairs, on average
 constexpr int kWantedBlocks = 2048;            // of a product; with more units than this a block takes several
 
 struct RouteDevice {
@@ -123,18 +125,22 @@ __global__ void __launch_bounds__(kSortThreads) sort_kernel(const SortDevice* ar
     if (const int e = id_of(pair); e >= 0) atomicAdd(&count[e], 1);
   __syncthreads();
   if (t < 32) {
-    int first = 0, entries = 0, used = 0;
+    int first = 0, entries = 0, used = 0, blocks = 0;
     for (int base = 0; base < a.experts; base += 32) {
       const int e = base + t, own = e < a.experts ? count[e] : 0, own_entries = (own + a.most_pairs - 1) / a.most_pairs;
-      int end = own, end_entry = own_entries;
+      const int own_blocks = (own + 7) / 8;
+      int end = own, end_entry = own_entries, end_block = own_blocks;
       for (int d = 1; d < 32; d *= 2) {
         const int other = __shfl_up_sync(kAll, end, d), other_entry = __shfl_up_sync(kAll, end_entry, d);
-        if (t >= d) end += other, end_entry += other_entry;
+        const int other_block = __shfl_up_sync(kAll, end_block, d);
+        if (t >= d) end += other, end_entry += other_entry, end_block += other_block;
       }
       if (e < a.experts) next[e] = first + end - own;
       for (int i = 0, at = 0; i < own_entries; ++i, at += a.most_pairs)
-        a.used[entries + end_entry - own_entries + i] = {e, first + end - own + at, min(own - at, a.most_pairs), 0};
-      first += __shfl_sync(kAll, end, 31), entries += __shfl_sync(kAll, end_entry, 31);
+        a.used[entries + end_entry - own_entries + i] = {
+            e, first + end - own + at, min(own - at, a.most_pairs), blocks + end_block - own_blocks + at / 8};
+      first += __shfl_sync(kAll, end, 31), entries += __shfl_sync(kAll, end_entry, 31),
+          blocks += __shfl_sync(kAll, end_block, 31);
       used += __popc(__ballot_sync(kAll, own > 0));
     }
     for (int i = entries + t; i < a.most_used; i += 32) a.used[i] = {0, 0, 0, 0};
@@ -172,13 +178,16 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const CombineD
 struct Form {
   void (*kernels[2][2])(const ExpertProducts*);  // [gated][many rows]
   size_t ring_bytes;
+  void (*groups[2])(const ExpertProducts*);  // [gated]
+  size_t group_bytes;
 };
 template <DType kType, int kPairs, bool kGated, int kSides>
 constexpr auto kKernel = expert_products_kernel<kType, kPairs / 8, kGated, kSides>;
 template <DType kType, int kSides>
 constexpr Form kForm{{{kKernel<kType, kFewPairs, false, kSides>, kKernel<kType, kManyPairs, false, kSides>},
                          {kKernel<kType, kFewPairs, true, kSides>, kKernel<kType, kManyPairs, true, kSides>}},
-    kRingBytes<kType, kSides>};
+    kRingBytes<kType, kSides>, {expert_groups_kernel<kType, false>, expert_groups_kernel<kType, true>},
+    GroupStages<kType>::kShared};
 Form form_of(DType type, bool two_sides) {
   switch (type) {
     case DType::Q8_0: return two_sides ? kForm<DType::Q8_0, 2> : kForm<DType::Q8_0, 1>;
@@ -198,6 +207,28 @@ bool alike(const CudaWeight& a, const CudaWeight& b) {
 }
 
 int divide_up(int64_t a, int64_t b) { return int((a + b - 1) / b); }
+
+// The workspace of a call: rows in bf16, gated pairs in bf16, gate of each pair, down of each pair, used experts, pairs. Of
+// groups rows stand once for each pair, in blocks of 8 of which a copy may read past the last.
+struct Room {
+  Room(const ExpertTables::Table& t, int64_t pairs, int64_t rows, int64_t experts, int64_t most, bool grouped) : pairs(pairs) {
+    const int64_t hidden = t.down->out_dim, width = t.up->out_dim;
+    now_used = std::min(pairs, experts), entries = now_used + (most == kFewPairs ? 0 : (pairs - now_used) / most);
+    const int64_t blocks = pairs / 8 + now_used + kGroupPairs / 8;
+    x_units = grouped ? blocks : fragment_units(hidden), gated_units = grouped ? blocks : fragment_units(width);
+    x = grouped ? parts_of(*t.gate) * blocks * 64 : rows * x_units;
+    gated = grouped ? parts_of(*t.down) * blocks * 64 : pairs * gated_units;
+    const auto aligned = [](int64_t floats) { return (floats + 63) / 64 * 64; };
+    inner = alike(*t.gate, *t.up) ? 0 : aligned(pairs * width), outer = aligned(pairs * hidden);
+  }
+  static int64_t parts_of(const CudaWeight& w) {
+    return w.num_records / w.records_per_input * (record_shape(w.form).inputs / 64);
+  }
+  size_t bytes() const { return size_t(x + gated + entries) * 16 + size_t(inner + outer + pairs) * 4; }
+
+  int64_t pairs, now_used, entries;  // entries of `used`, at most so many
+  int64_t x_units, gated_units, x, gated, inner, outer;
+};
 
 }
 
@@ -236,7 +267,7 @@ const ExpertTables::Table& ExpertTables::of(std::span<const Expert> experts) {
 
 void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs& args, ExpertsRead* total, ExpertsRead* seen) {
   const int64_t hidden = args.x.extent[1], k = args.ids.extent[1], experts = std::ssize(args.experts);
-  const int64_t all_rows = args.x.extent[0], width = args.gate.extent[1], most_rows = std::min<int64_t>(all_rows, kExpertRows);
+  const int64_t all_rows = args.x.extent[0], width = args.gate.extent[1];
   HUNCH_CHECK(experts >= 1 && experts <= kMostExperts && args.out.extent[1] == hidden && args.shares.extent[1] == k);
   HUNCH_CHECK(args.x.stride[1] == 1 && args.ids.stride[1] == 1 && args.shares.stride[1] == 1 && args.out.stride[1] == 1);
   if (all_rows == 0) return;
@@ -247,24 +278,25 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
   const std::byte* const* const tiles = commands.data(std::span(table.tiles));
   const float* const* const biases = table.biases.empty() ? nullptr : commands.data(std::span(table.biases));
 
-  // Workspace: rows in bf16, gated pairs in bf16, gate of each pair, down of each pair, used experts, pairs.
-  const int64_t most_pairs = most_rows * k, most_used = std::min(most_pairs, experts) + most_pairs / kManyPairs;
-  const int x_units = fragment_units(hidden), gated_units = fragment_units(width);
-  const auto aligned = [](int64_t floats) { return (floats + 63) / 64 * 64; };
-  const int64_t inner = aligned(most_pairs * width), outer = aligned(most_pairs * hidden), listed = aligned(most_used * 4);
-  auto* x = static_cast<uint4*>(commands.workspace(size_t(most_rows * x_units + most_pairs * gated_units) * sizeof(uint4) +
-      size_t(inner + outer + listed + most_pairs) * sizeof(float)));
-  uint4* gated = x + most_rows * x_units;
-  auto* gates = reinterpret_cast<float*>(gated + most_pairs * gated_units);
-  float* y = gates + inner;
-  auto* used = reinterpret_cast<UsedExpert*>(y + outer);
-  auto* pairs = reinterpret_cast<int32_t*>(y + outer + listed);
-
-  for (int64_t first = 0; first < all_rows; first += most_rows) {
-    const int64_t rows = std::min(most_rows, all_rows - first), num_pairs = rows * k;
+  const bool together = alike(gate, up);
+  const int64_t sms = device_facts().num_sms;
+  for (int64_t first = 0, rows; first < all_rows; first += rows) {
+    const int64_t left = all_rows - first, in_group = std::min(left, kGroupedRows);
+    const bool grouped = is_hopper() && together && left * k >= kGroupedFrom * experts &&
+        commands.affords(Room(table, in_group * k, in_group, experts, kGroupPairs, true).bytes());
+    rows = grouped ? in_group : std::min<int64_t>(left, kExpertRows);
     const bool few = rows <= kFewPairs;
-    const int64_t now_used = std::min(num_pairs, experts), entries = now_used + (few ? 0 : (num_pairs - now_used) / kManyPairs);
-    commands.launch(sort_kernel, {.blocks = dim3(unsigned(1 + divide_up(rows * x_units, kSortThreads))), .threads = kSortThreads},
+    const Room room(table, rows * k, rows, experts, grouped ? kGroupPairs : few ? kFewPairs : kManyPairs, grouped);
+    const int64_t entries = room.entries, now_used = room.now_used;
+    const int x_units = int(room.x_units), gated_units = int(room.gated_units);
+    auto* x = static_cast<uint4*>(commands.workspace(room.bytes()));
+    uint4* gated = x + room.x;
+    auto* gates = reinterpret_cast<float*>(gated + room.gated);
+    float* y = gates + room.inner;
+    auto* used = reinterpret_cast<UsedExpert*>(y + room.outer);
+    auto* pairs = reinterpret_cast<int32_t*>(used + entries);
+    const int64_t packing = grouped ? 0 : divide_up(rows * x_units, kSortThreads);
+    commands.launch(sort_kernel, {.blocks = dim3(unsigned(1 + packing)), .threads = kSortThreads},
         SortDevice{.x = &args.x(first, 0),
             .packed = x,
             .x_stride = args.x.stride[0],
@@ -281,23 +313,30 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
             .per_row = int(k),
             .experts = int(experts),
             .most_used = int(entries),
-            .most_pairs = few ? kFewPairs : kManyPairs});
+            .most_pairs = grouped ? kGroupPairs
+                : few             ? kFewPairs
+                                  : kManyPairs});
+    if (grouped)
+      commands.launch(pack_pairs_kernel, {.blocks = dim3(unsigned(entries), 8), .threads = 256},
+          PackPairs{&args.x(first, 0), reinterpret_cast<std::byte*>(x), used, pairs, args.x.stride[0], int(hidden),
+              int(Room::parts_of(gate)), x_units, int(k)});
     const auto multiply = [&](const CudaWeight& weight, int64_t matrix, int64_t matrices, const uint4* in, int in_units,
                               int64_t pairs_of_row, float* out, uint4* gated, bool listed) {
-      const int64_t units = weight.num_tiles * weight.splits;
+      const int64_t units = grouped ? weight.num_tiles : weight.num_tiles * weight.splits;
       // Short records of codes two sides at a time; else gate and up side by side where blocks are few, or in turn: smaller
       // blocks wait less for each other.
-      const int64_t blocks = units * now_used, sms = device_facts().num_sms;
+      const int64_t blocks = units * now_used;
       const bool short_codes = weight.form != DType::BF16 && record_shape(weight.form).inputs == 64;
       const bool two_sides = short_codes && (matrices == 2 || (units % 2 == 0 && blocks >= 8 * sms));
       const int64_t groups_of_warps = blocks < 4 * sms && !two_sides ? matrices : 1;
       int64_t per_block = std::clamp<int64_t>(blocks * groups_of_warps / kWantedBlocks, 1, 8);
       if (two_sides && matrices == 1) per_block += per_block % 2;
       const Form form = form_of(weight.form, two_sides);
-      const Grid grid{.blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(entries)),
+      Grid grid{.blocks = dim3(unsigned(divide_up(units, per_block)), unsigned(entries)),
           .threads = 128 * unsigned(groups_of_warps),
           .shared_bytes = size_t(groups_of_warps) * form.ring_bytes};
-      commands.launch(form.kernels[gated != nullptr][!few], grid,
+      if (grouped) grid = {dim3(unsigned(divide_up(units * matrices, 2)), unsigned(entries)), kGroupThreads, form.group_bytes};
+      commands.launch(grouped ? form.groups[gated != nullptr] : form.kernels[gated != nullptr][!few], grid,
           ExpertProducts{.tiles = tiles + matrix * experts,
               .biases = biases ? biases + matrix * experts : nullptr,
               .used = used,
@@ -320,7 +359,6 @@ void enqueue_experts(Commands& commands, ExpertTables& tables, const ExpertsArgs
               .unit = unit_of(weight.form),
               .listed = listed});
     };
-    const bool together = alike(gate, up);
     if (!together) multiply(gate, 0, 1, x, x_units, k, gates, nullptr, false);
     multiply(up, together ? 0 : 1, together ? 2 : 1, x, x_units, k, gates, gated, !together);
     multiply(down, 2, 1, gated, gated_units, 1, y, nullptr, true);

@@ -50,7 +50,7 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
   }
   const size_t expert_bytes = experts[0].gate->bytes + experts[0].up->bytes + experts[0].down->bytes;
   std::mt19937 random(1);
-  for (const int64_t rows : {1, 2, 5, 8, 32, 100, 512}) {
+  for (const int64_t rows : {1, 2, 5, 8, 32, 100, 512, 2048}) {
     const DeviceBytes x(size_t(rows * hidden) * 4), y(size_t(rows * hidden) * 4), shares(size_t(rows * per_row) * 4);
     const DeviceBytes ids(size_t(kInList * rows * per_row) * 4), counts(2 * sizeof(ExpertsRead));
     std::vector<int32_t> drawn;

@@ -14,7 +14,8 @@
 namespace hunch {
 
 struct __align__(16) UsedExpert {
-  int expert, first, count, pad;  // `count` of its pairs, from `first` on: of a block
+  int expert, first, count;  // `count` of its pairs, from `first` on: of a block
+  int block;                 // of 8 rows, where they begin in expert_groups.cuh's order
 };
 
 struct ExpertProducts {

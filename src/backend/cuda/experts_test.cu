@@ -77,7 +77,8 @@ TEST_F(CudaRoute, ChoosesTheExpertsOfTheReference) {
       }
 }
 
-constexpr int64_t kHidden = 512, kWidth = 224, kExperts = 11, kPerRow = 4, kRows = 300;  // more rows than go at a time
+constexpr int64_t kHidden = 512, kWidth = 224, kExperts = 11, kPerRow = 4,
+                  kRows = 300;  // more rows than go at a time, unless grouped
 
 // The same experts on the device and on the reference; gate and up may differ in encoding. Of MXFP4 as gpt-oss has them.
 struct Experts {
@@ -254,6 +255,21 @@ TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
           << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
     }
   }
+}
+
+TEST_F(CudaExperts, OfALongPromptHaveTheBitsOfAShortOne) {
+  constexpr int64_t kTimes = 8;
+  const Routed once;
+  Routed all = once;
+  for (int64_t i = 1; i < kTimes; ++i) {
+    all.x.insert(all.x.end(), once.x.begin(), once.x.end()), all.ids.insert(all.ids.end(), once.ids.begin(), once.ids.end());
+    all.shares.insert(all.shares.end(), once.shares.begin(), once.shares.end());
+    all.base.insert(all.base.end(), once.base.begin(), once.base.end());
+  }
+  const Experts experts(DType::MXFP4, DType::MXFP4, DType::MXFP4);
+  const auto want = run(experts, once, 0, kRows), got = run(experts, all, 0, kTimes * kRows);
+  for (int64_t i = 0; i < kTimes; ++i)
+    EXPECT_EQ(std::memcmp(got.data() + i * kRows * kHidden, want.data(), want.size() * sizeof(float)), 0) << i;
 }
 
 TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {

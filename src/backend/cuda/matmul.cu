@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a block alone, or each of two, may have on an SM
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
-constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4;
+constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4, kUnpackedRows = 768;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; what the tensor cores of an SM
 // multiply a second; from asking for a stage to asking again.
 constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kSmProducts = 3.3e12, kTurnaround = 3.2e-6;
@@ -239,7 +239,25 @@ void pack_rows(Commands& commands, const ProductsOnDevice& a) {
           .parts = a.parts});
 }
 
-// `packed`: the activations, if they are there already. `gated`: ProductsOnDevice, of few rows.
+size_t packed_chunk_bytes(const ProductsOnDevice& a) { return size_t(a.parts) * divide_up(a.rows, 256) * 32 * 1024; }
+
+// Plain, or made so: with many rows that is sooner done than decoding them again for every 128.
+bool is_soon_plain(Commands& commands, const ProductsOnDevice& a, DType form) {
+  return !is_coded(form) || (a.rows >= kUnpackedRows && commands.affords(packed_chunk_bytes(a) + unpacked_bytes(a, form)));
+}
+
+// `packed`: the activations, if they are there already.
+void enqueue_as_chunk(Commands& commands, ProductsOnDevice a, DType form, const std::byte* packed) {
+  a.x_blocks = divide_up(a.rows, 256) * 32;
+  const size_t x_bytes = packed ? 0 : packed_chunk_bytes(a);
+  auto* const memory = static_cast<std::byte*>(commands.workspace(x_bytes + unpacked_bytes(a, form)));
+  a.packed_x = packed ? packed : memory;
+  if (!packed) pack_rows(commands, a);
+  enqueue_unpack(commands, a, form, memory + x_bytes);
+  enqueue_chunk(commands, a);
+}
+
+// `gated`: ProductsOnDevice, of few rows.
 void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const Product> products, const std::byte* packed,
     ActivationPath path, std::byte* gated = nullptr) {
   const CudaWeight& first = weight_of(products[0]);
@@ -292,13 +310,9 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   const int most = sms / a.splits * a.splits;
   const int blocks = !resident ? choose_group(a, form, shape, time) : a.units > most ? most : sms;
   a.keep_weights = a.row_tiles > 1;
-  const bool chunk = path == ActivationPath::Chunk || (path == ActivationPath::Auto && whole && wants_chunk(a, time));
-  if (chunk && first.form == DType::BF16 && fits_chunk(a)) {
-    a.x_blocks = divide_up(rows, 256) * 32;
-    a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * a.x_blocks * 1024));
-    if (!packed) pack_rows(commands, a);
-    return enqueue_chunk(commands, a);
-  }
+  const bool chunk = path == ActivationPath::Chunk ||
+      (path == ActivationPath::Auto && whole && wants_chunk(a, time) && is_soon_plain(commands, a, first.form));
+  if (chunk && fits_chunk(a, first.form)) return enqueue_as_chunk(commands, a, first.form, packed);
 
   a.x_blocks = packed ? packed_blocks(rows) : a.row_tiles * (whole ? 2 : 1) * form.n / 8;
   const size_t x_bytes = resident || packed ? 0 : size_t(a.parts) * a.x_blocks * 1024;
@@ -352,9 +366,9 @@ void enqueue_matmul(Commands& commands, const MatmulArgs& args) { enqueue_matmul
 bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   const auto &gate = static_cast<const CudaWeight&>(*args.gate), &up = static_cast<const CudaWeight&>(*args.up);
   const int64_t rows = args.x.extent[0], width = gate.out_dim;
-  const auto plain = [](const CudaWeight& w) { return w.form == DType::BF16 && w.records_per_input == 1 && w.splits == 1; };
+  const auto plain = [](const CudaWeight& w) { return w.records_per_input == 1 && w.splits == 1; };
   const Form form = form_of(kernels_of(gate.form), rows, false);
-  if (!is_hopper() || !plain(gate) || !plain(up) || up.out_dim != width || width % 256 != 0) return false;
+  if (!is_hopper() || !plain(gate) || !plain(up) || up.form != gate.form || up.out_dim != width || width % 256 != 0) return false;
   const Product both[] = {{&gate, nullptr, args.gate_out}, {&up, nullptr, args.up_out}},
                 down[] = {{args.down, nullptr, args.out}};
   const auto let_down = [&](const std::byte* gated) {
@@ -362,7 +376,7 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
     return true;
   };
   if (!form.whole) {
-    if (rows < 2) return false;  // the resident kernel and a gate of its own are as fast
+    if (rows < 2 || is_coded(gate.form)) return false;  // the resident kernel and a gate of its own are as fast
     commands.begin_op();
     const auto packed_bytes = [&](int64_t inputs) { return size_t(divide_up(inputs, 64) * packed_blocks(rows)) * 1024; };
     const size_t first = packed_bytes(args.x.extent[1]);  // the activations, if they are not there yet
@@ -376,14 +390,10 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
   double time = 0;
   planned.row_tiles = divide_up(rows, 2 * form.n);
   choose_group(planned, form, record_shape(gate.form), time);
-  if (!fits_chunk(a) || !wants_chunk(a, time)) return false;
+  if (!fits_chunk(a, gate.form) || !wants_chunk(a, time) || !is_soon_plain(commands, a, gate.form)) return false;
   commands.begin_op();
-  const std::byte* packed = commands.packed(args.x);
-  a.x_blocks = divide_up(rows, 256) * 32;
-  a.packed_x = packed ? packed : static_cast<std::byte*>(commands.workspace(size_t(a.parts) * a.x_blocks * 1024));
   a.gated = reinterpret_cast<std::byte*>(args.gate_out.data);
-  if (!packed) pack_rows(commands, a);
-  enqueue_chunk(commands, a);
+  enqueue_as_chunk(commands, a, gate.form, commands.packed(args.x));
   return let_down(a.gated);
 }
 

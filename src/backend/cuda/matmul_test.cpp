@@ -177,31 +177,34 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
   std::vector<std::array<int64_t, 3>> shapes = {{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}, {4, 4096, 12288}};
   for (const int64_t rows : {2, 3, 4, 5, 8, 9, 16, 20, 33, 48, 64, 65, 100, 130, 192, 200, 256})
     shapes.push_back({rows, 1000, 8448});
-  for (const auto& [rows, dim, width] : shapes) {
-    const auto gate = random_weight(DType::BF16, width, dim, 1, 0.1f), up = random_weight(DType::BF16, width, dim, 2, 0.1f);
-    const auto down = random_weight(DType::BF16, dim, width, 3, 0.1f);
-    const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(rows * dim);
-    DeviceArray<float> between(size_t(2 * rows * width));
-    const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
-    const View<const float, 2> before(x.data(), rows, dim), in(rows % 4 ? x.data() : normed.data(), rows, dim);
-    std::vector<float> got[2];
-    for (const bool together : {false, true}) {
-      DeviceArray<float> out(gaussian(rows * dim, 9));
-      const View<float, 2> to(out.data(), rows, dim);
-      const Product both[] = {{gate.get(), nullptr, gate_out}, {up.get(), nullptr, up_out}}, last[] = {{down.get(), nullptr, to}};
-      enqueue_norm(*commands, {.x = before, .weight = scale.data(), .out = view(normed, rows, dim)});
-      if (together) {
-        ASSERT_TRUE(enqueue_feed_forward(*commands, {in, gate.get(), up.get(), down.get(), gate_out, up_out, to})) << rows;
-      } else {
-        enqueue_matmul(*commands, {in, both});
-        enqueue_gate(*commands, {.gate = gate_out, .up = up_out, .out = gate_out});
-        enqueue_matmul(*commands, {gate_out, last, true});
+  for (const DType type : {DType::BF16, DType::Q8_0, DType::Q4_K, DType::MXFP4})
+    for (const auto& [rows, dim, width] : shapes) {
+      if (is_coded(type) && rows < 1000) continue;  // their products take no gate then
+      const auto gate = random_weight(type, width, dim, 1, 0.1f), up = random_weight(type, width, dim, 2, 0.1f);
+      const auto down = random_weight(type, dim, width, 3, 0.1f);
+      const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(rows * dim);
+      DeviceArray<float> between(size_t(2 * rows * width));
+      const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
+      const View<const float, 2> before(x.data(), rows, dim), in(rows % 4 ? x.data() : normed.data(), rows, dim);
+      std::vector<float> got[2];
+      for (const bool together : {false, true}) {
+        DeviceArray<float> out(gaussian(rows * dim, 9));
+        const View<float, 2> to(out.data(), rows, dim);
+        const Product both[] = {{gate.get(), nullptr, gate_out}, {up.get(), nullptr, up_out}},
+                      last[] = {{down.get(), nullptr, to}};
+        enqueue_norm(*commands, {.x = before, .weight = scale.data(), .out = view(normed, rows, dim)});
+        if (together) {
+          ASSERT_TRUE(enqueue_feed_forward(*commands, {in, gate.get(), up.get(), down.get(), gate_out, up_out, to})) << rows;
+        } else {
+          enqueue_matmul(*commands, {in, both});
+          enqueue_gate(*commands, {.gate = gate_out, .up = up_out, .out = gate_out});
+          enqueue_matmul(*commands, {gate_out, last, true});
+        }
+        ASSERT_TRUE(commands->wait().ok());
+        got[together] = out.get();
       }
-      ASSERT_TRUE(commands->wait().ok());
-      got[together] = out.get();
+      EXPECT_EQ(got[0], got[1]) << rows << " rows";
     }
-    EXPECT_EQ(got[0], got[1]) << rows << " rows";
-  }
 }
 
 // What is too small for a normal float is added alike: as zero.

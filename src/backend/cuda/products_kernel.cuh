@@ -332,28 +332,30 @@ HUNCH_DEVICE void write_gated(const float (&sums)[N / 2], const ProductsOnDevice
   }
 }
 
-// 8 neighbouring inputs of a row to packed_x; rows and inputs past the end are zeros.
+// Inputs k .. k + 7 of a row; past the end are zeros.
+HUNCH_DEVICE uint4 pack_eight(const float* row, int64_t k, int64_t in_dim) {
+  float values[8] = {};
+  const float* from = row + k;
+  if (k + 8 <= in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
+    const float4 low = __ldcg(reinterpret_cast<const float4*>(from)), high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
+    values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+    values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (k + i < in_dim) values[i] = __ldcg(from + i);
+  }
+  return make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
+      bf16x2_of(values[6], values[7]));
+}
+
+// 8 neighbouring inputs of a row to packed_x; rows past the end are zeros.
 HUNCH_DEVICE void pack_unit(
     const float* x, int64_t x_stride, int64_t in_dim, int rows, int parts, int x_blocks, std::byte* packed, int unit) {
   // Neighbouring units are of one row, so that both sides are whole lines.
   const int row = unit / 8 / parts, part = unit / 8 % parts, column = unit % 8;
-  const int64_t k = int64_t(part) * 64 + column * 8;
-  float values[8] = {};
-  if (row < rows) {
-    const float* from = x + row * x_stride + k;
-    if (k + 8 <= in_dim && reinterpret_cast<uint64_t>(from) % 16 == 0) {
-      const float4 low = __ldcg(reinterpret_cast<const float4*>(from)), high = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-      values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
-      values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        if (k + i < in_dim) values[i] = __ldcg(from + i);
-    }
-  }
   *reinterpret_cast<uint4*>(packed + (int64_t(part) * x_blocks + row / 8) * 1024 + swizzled(row % 8, column * 8)) =
-      make_uint4(bf16x2_of(values[0], values[1]), bf16x2_of(values[2], values[3]), bf16x2_of(values[4], values[5]),
-          bf16x2_of(values[6], values[7]));
+      pack_eight(x + row * x_stride, int64_t(part) * 64 + column * 8, row < rows ? in_dim : 0);
 }
 
 // Threads that are not consumers: a warpgroup where registers move from it to the consumers.

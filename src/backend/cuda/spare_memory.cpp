@@ -8,11 +8,15 @@
 
 namespace hunch {
 
-Buffer spare_memory(size_t bytes) {
+bool has_spare_memory(size_t bytes) {
   constexpr size_t kLeft = size_t(256) << 20;  // for lists of kernels and their scratch, which have no other place
   size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess && free > bytes + kLeft;
+}
+
+Buffer spare_memory(size_t bytes) {
   void* data = nullptr;
-  if (cudaMemGetInfo(&free, &total) == cudaSuccess && free > bytes + kLeft && cudaMalloc(&data, bytes) == cudaSuccess)
+  if (has_spare_memory(bytes) && cudaMalloc(&data, bytes) == cudaSuccess)
     return Buffer(data, bytes, [](void* memory, size_t) { (void)cudaFree(memory); });
   return pinned_memory(bytes);
 }

@@ -6,7 +6,8 @@
 
 namespace hunch {
 
-Buffer spare_memory(size_t bytes);  // empty: there is neither
+bool has_spare_memory(size_t bytes);  // of the device
+Buffer spare_memory(size_t bytes);    // empty: there is neither
 // Pinned memory alone. Requests come and go with small pieces of it, and for what is given back the driver waits for the device:
 // they are kept for the next.
 Buffer pinned_memory(size_t bytes);
