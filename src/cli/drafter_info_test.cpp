@@ -41,6 +41,23 @@ TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
   EXPECT_TRUE(described(config).ok());
 }
 
+TEST_F(DrafterInfoTest, RopeStandsBesideItsScalingOrInsideOfIt) {
+  json config = tiny::eagle3_config();
+  config.erase("rms_norm_eps");
+  config["rope_theta"] = 5000, config["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
+  auto layer = *shape_of(config).layer;
+  EXPECT_EQ(layer.rope_theta, 5000);
+  EXPECT_EQ(layer.rope_scaling.kind, RopeScaling::Kind::Linear);
+  EXPECT_EQ(layer.rope_scaling.factor, 4);
+  EXPECT_EQ(layer.norm_eps, 1e-6);
+  config["rope_parameters"] = {{"rope_type", "llama3"}, {"rope_theta", 7000}, {"factor", 8}};
+  layer = *shape_of(config).layer;
+  EXPECT_EQ(layer.rope_theta, 7000);
+  EXPECT_EQ(layer.rope_scaling.kind, RopeScaling::Kind::Llama3);
+  EXPECT_EQ(layer.rope_scaling.high_freq_factor, 4);
+  EXPECT_EQ(layer.rope_scaling.original_context, 8192);
+}
+
 TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
   json config = tiny::eagle3_config();
   config.erase("eagle_config");

@@ -51,6 +51,22 @@ TEST(Flags, TakesOneStructureOfTheOutput) {
   EXPECT_NE(Parsed({"--grammar-file", "/nowhere"}).message(), "");
 }
 
+TEST(Flags, TakesWhatStandsBehindTwoDashesAsItIs) {
+  FlagSet set("hunch x FILE", "Reads.");
+  std::optional<std::string> file;
+  set.positional("FILE", true, "a file", file);
+  test::expect_part(set.parse({}).error().message, "FILE is missing");
+  const std::string given[] = {"--", "-odd"};
+  ASSERT_TRUE(set.parse(given).ok());
+  EXPECT_EQ(file, "-odd");
+}
+
+TEST(Flags, ReadsContextsInBothThousands) {
+  for (const auto& [given, meant] : {std::pair{"32k", 32000}, {"32K", 32768}, {"auto", 0}})
+    EXPECT_EQ(Parsed({"-c", given}).model.context_len, meant);
+  EXPECT_FALSE(Parsed({"-c", "17000k"}).status.ok());
+}
+
 TEST(Flags, LetsTheLastOfARepeatedFlagWin) {
   const Parsed p({"--top-k", "1", "--top-k", "2"});
   EXPECT_EQ(p.sampling.top_k, 2);
@@ -86,6 +102,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
           "must be one of full, last_accepted, oracle, quest, random, snapkv, sparsespec, streamingllm, vegas"},
       {"--rule", "block", "must be one of match, point, ratio"},
       {"--seed", "-2", "needs -1 (random) or a whole number in 0..18446744073709551615"},
+      {"--seed", "12x", "needs -1 (random) or a whole number in 0..18446744073709551615"},
       {"--kv-type", "int8", "must be one of f32, f16, bf16, q8_0, fp8"},
       {"--device", "metal", "must be one of cpu, reference"},
       {"--color", "maybe", "must be one of auto, always, never"},
@@ -113,6 +130,7 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
   ASSERT_TRUE(harmless.status.ok()) << harmless.message();
   EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
   test::expect_part(Parsed({"--samplers", "top_k"}).message(), "the order of processing is the same everywhere");
+  EXPECT_FALSE(Parsed({"--dry-multiplier", "0.8"}).status.ok());
   EXPECT_EQ(Parsed({"--typical", "0.9"}).message(), "--typical: not available yet; leave it out or at 1");
 }
 
@@ -122,7 +140,8 @@ TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
   EXPECT_EQ(dotted.speculation.config, R"({"method":"ngram","num_speculative_tokens":4})");
   EXPECT_EQ(dotted.sampling.max_tokens, 3);
   test::expect_part(Parsed({"--speculative-config.method"}).message(), "unknown flag");
-  const Parsed sglang({"--speculative-algorithm", "NGRAM", "--speculative-num-steps", "5", "--kv-cache-dtype", "auto"});
+  const Parsed sglang(
+      {"--speculative-algorithm", "NGRAM", "--speculative-num-steps", "5", "--kv-type", "f16", "--kv-cache-dtype", "auto"});
   ASSERT_TRUE(sglang.status.ok()) << sglang.message();
   const auto options = test::good(resolve_speculation(sglang.speculation));
   EXPECT_EQ(std::tie(options.proposer, options.num_tokens), std::tuple("ngram", 5));
@@ -131,10 +150,11 @@ TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
 
 TEST(Flags, TakesPenaltiesAndBiases) {
   const Parsed p({"--repeat-penalty", "1.1", "--presence-penalty", "0.5", "--frequency-penalty", "-1", "-l", "5+1.5", "-l", "7-2",
-      "-l", "9-inf", "--temp", "0"});
+      "-l", "9-inf", "--temp", "0", "--top-p", "0.9", "--min-p", "0.2", "--top-k", "7"});
   ASSERT_TRUE(p.status.ok()) << p.message();
   const SamplingOptions s = request_of(p.sampling, {}).sampling;
   EXPECT_EQ(std::tie(s.repetition_penalty, s.presence_penalty, s.frequency_penalty), std::tuple(1.1, 0.5, -1.0));
+  EXPECT_EQ(std::tie(s.top_p, s.min_p, s.top_k), std::tuple(0.9, 0.2, 7));
   EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{5, 1.5f}, {7, -2}, {9, -100}}));
   EXPECT_EQ(s.temperature, 0);
   for (const char* bad : {"", "x+1", "5", "5+", "5*2", "-5+1"}) EXPECT_FALSE(Parsed({"-l", bad}).status.ok()) << bad;

@@ -85,7 +85,9 @@ Result<Json> parse_yaml(std::string_view text, const std::string& path) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
     at = end + 1, ++number;
-    const size_t comment = line.starts_with('#') ? 0 : line.find(" #");
+    size_t from = line.find_first_of("#'\"");  // a "#" in quotes begins no comment
+    from = from != line.npos && from > 0 && line[from - 1] == ' ' && line[from] != '#' ? line.find(line[from], from + 1) : 0;
+    const size_t comment = line.starts_with('#') ? 0 : line.find(" #", from);
     line = line.substr(0, comment);
     const std::string content = trimmed(line);
     if (content.empty() || content == "---") continue;

@@ -54,7 +54,7 @@ Result<ModelShape> drafter_shape(const JsonConfig& config, std::string_view insi
   HUNCH_TRY(const int64_t heads, need("num_attention_heads", 4096));
   HUNCH_TRY(const int64_t kv_heads, maybe("num_key_value_heads", heads, heads));
   HUNCH_TRY(const int64_t head_dim, maybe("head_dim", 1024, shape.hidden / heads));
-  HUNCH_TRY(const int64_t layers, maybe("num_hidden_layers", 16, 1));
+  HUNCH_TRY(const int64_t layers, maybe("num_hidden_layers", 1024, 1));
   HUNCH_TRY(const int64_t context, maybe("max_position_embeddings", int64_t(1) << 30, target.context_len));
   HUNCH_TRY(const int64_t vocab, maybe("vocab_size", 1 << 24, target.vocab_size));
   HUNCH_TRY(const auto eps, config.number(at + "rms_norm_eps"));

@@ -120,6 +120,8 @@ TEST(RankAccuracy, BeginsWithAFallingPriorAndLearnsWhichRanksAreRight) {
   EXPECT_NEAR(accuracy.of(1, 3), 0.25f, 0.02f);
   EXPECT_TRUE(accuracy.tree().text().starts_with("[(1,), (1, 0),")) << accuracy.tree().text();
   test::expect_part(accuracy.tree().text(), "(1, 3)");
+  for (int round = 0; round < 6000; ++round) accuracy.record(2, 0, round < 3000);
+  EXPECT_LT(accuracy.of(2, 0), 0.4f) << "what is long ago counts less";
 }
 
 // The same calls that follower.cpp makes: what goes on, and what is emitted.

@@ -2,6 +2,10 @@
 // that of plain decoding. Times are made up, so that what is chosen does not depend on the machine.
 #include "engine/controller.h"
 
+#include <filesystem>
+
+#include "engine/engine_costs.h"
+#include "engine/profile.h"
 #include "engine/test_engines.h"
 
 namespace hunch {
@@ -77,6 +81,28 @@ class TreesUnderAuto : public testing::Test {
   std::unique_ptr<Engine> engine;
 };
 
+// What is learned of passes alone: those that read a prompt too, or leave something out, would look dear or cheap.
+TEST(ControllerFiles, HoldWhatWasTunedAndWhatWasLearned) {
+  const auto engine = load({.model = tiny_path("qwen3-deep"), .threads = 1, .context_len = 256});
+  EngineParts& parts = engine->parts();
+  parts.options.keep_costs = true;
+  const CostKey key = cost_key(parts);
+  const auto kept = [&](const char* kind) { return std::filesystem::exists(cache_path(kind, key)); };
+  for (const char* kind : {"costs", "seen-self"}) std::filesystem::remove(cache_path(kind, key));
+  ASSERT_TRUE(Profile{.ratio = 0.11}.save(cache_path("profile", key), key).ok());
+  for (const int passes : {0, 1, 2, 3}) {
+    {
+      Controller controller(parts);
+      EXPECT_EQ(controller.ratio(), 0.11);
+      if (passes > 0)
+        controller.record(
+            {.pass_ms = 9, .decodes = 1, .verify_rows = 1, .entries = 90, .chunks = passes == 1, .sparse = passes == 2}, {});
+    }
+    EXPECT_EQ(kept("costs") && kept("seen-self"), passes == 3) << passes;
+  }
+  for (const char* kind : {"costs", "seen-self", "seen-suffix", "profile"}) std::filesystem::remove(cache_path(kind, key));
+}
+
 // The next turn of a conversation finds all whole pages of the last one in the drafter's cache too, those that were still waiting
 // to be read when it ended: it guesses as if it had read everything itself.
 TEST(DrafterPages, AreWholeForTheNextTurn) {
@@ -104,6 +130,13 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
     for (size_t i = 0; i < guessed[0].size(); ++i, ++rounds) EXPECT_EQ(guessed[0][i].accepted, guessed[1][i].accepted) << answer;
   }
   EXPECT_GT(rounds, 100);
+}
+
+TEST(PredictionModules, ReadTheSideOfTheNormThatWasAskedFor) {
+  for (const std::string side : {"post", "pre"}) {
+    const auto engine = load({.model = tiny_path("mtp-qwen"), .drafters = {{.path = tiny_path("mtp-qwen"), .feed_norm = side}}});
+    EXPECT_EQ(engine->parts().taps.size(), side == "pre" ? 1u : 0u);
+  }
 }
 
 // A short request begins at once: nobody copies the weights of a large model for drafts that it will not make.

@@ -107,6 +107,9 @@ TEST(CostTable, SurvivesAFileUnchanged) {
     EXPECT_EQ(entry.path().filename(), "table.json") << "no temporary stays";
   }
   EXPECT_EQ(files, 1);
+  std::filesystem::create_symlink("table.json", path + ".link");
+  ASSERT_TRUE(table.save(path + ".link", kKey).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(path + ".link")) << "what it leads to is written";
   std::filesystem::remove_all(testing::TempDir() + "/hunch_costs");
 }
 
@@ -156,12 +159,21 @@ TEST(CostTable, IgnoresForeignAndDamagedTables) {
       if (text != good && std::string(bad) != "-1,") { EXPECT_FALSE(other.from_json(text, kKey).ok()) << part << bad; }
     }
   }
+  std::string more = good;  // a term too many
+  more.insert(more.rfind("]]") + 1, ",[0,0.1]");
+  EXPECT_FALSE(other.from_json(more, kKey).ok());
+  more = good;
+  const size_t node = more.find("\"nodes\":[[") + 10;
+  more.replace(node, more.find(',', node) - node, "441");  // 7 * 9 * 7 are all there are
+  EXPECT_FALSE(other.from_json(more, kKey).ok());
   EXPECT_EQ(other.verify.ms({8, 1, 9000}), before);
 }
 
 TEST(CostTable, PathsDifferByMachineBuildAndModel) {
   CostKey other = kKey;
   other.model_bytes += 1;
+  EXPECT_NE(cache_path("costs", kKey), cache_path("costs", other));
+  other = kKey, other.kv_type = "f16";
   EXPECT_NE(cache_path("costs", kKey), cache_path("costs", other));
   EXPECT_NE(cache_path("costs", kKey), cache_path("profile", kKey));
 }

@@ -22,6 +22,16 @@ TEST(BreakEven, IsWhereTheBestLengthNeitherGainsNorLoses) {
   EXPECT_LT(break_even(table, self, 28672, 1).acceptance, break_even(table, self, 1024, 1).acceptance);
 }
 
+// Costs are kept by this name: what costs something else has another.
+TEST(DraftKindName, TellsWhatADraftReads) {
+  RequestPlan plan;
+  plan.policy.ratio = 0.03;
+  EXPECT_EQ(draft_kind_name(plan), "target@0.03");
+  plan.draft_weights = DType::Q4_0, plan.policy.skip_layers = {0, 1, 1}, plan.policy.layer_step = 2;
+  plan.proposing.self_lookup = "suffix";
+  EXPECT_EQ(draft_kind_name(plan), "q4_0@0.03 without 2 layers step 2 with suffix");
+}
+
 TEST(BreakEven, SaysSoWhereNothingCanPay) {
   CostTable table({.drafts = {{"target@1", 35e6}}});
   for (int i = 0; i < 60; ++i) {

@@ -23,7 +23,7 @@ TEST(Profile, RefusesForeignAndDamagedText) {
   EXPECT_EQ(Profile::from_json(profile().to_json(kKey), other).error().message, "it is of another machine, build or model");
   const std::string good = profile().to_json(kKey);
   EXPECT_FALSE(Profile::from_json(good.substr(0, good.size() / 2), kKey).ok());
-  for (const char* part : {"\"ratio\":0.03", "\"gamma\":6", "0.93"}) {
+  for (const char* part : {"\"ratio\":0.03", "\"gamma\":6", "0.93", "\"version\":1"}) {
     std::string bad = good;
     const size_t at = bad.find(part);
     ASSERT_NE(at, std::string::npos) << part;

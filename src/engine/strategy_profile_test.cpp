@@ -59,6 +59,18 @@ TEST(StrategyGuard, FallsBackToPlainDecodingWhereItIsSlower) {
   EXPECT_EQ(guard.changes(), 1);
 }
 
+TEST(StrategyGuard, TakesPlainDecodingThatDidNotRunForWhatItWasProfiledInEveryRange) {
+  const auto ranked = row(
+      {{3, 3, 1, 1, false, 60, 4.0}, {2, 2, 1, 1, false, 50, 3.0}, {1, 1, 1, 1, false, 45, 2.0}, {0, 0, 1, 1, false, 200, 0}});
+  StrategyGuard guard;
+  for (int range = 0; range < 2; ++range) {
+    guard.enter(ranked);
+    EXPECT_EQ(guard.now().depth, 3);
+    for (int i = 0; i < 39; ++i) guard.record(0, 10);
+    EXPECT_EQ(guard.now().depth, 0);
+  }
+}
+
 TEST(StrategyGuard, EntersAnotherRangeWithoutAChange) {
   const auto first = row({{4, 4, 1, 1, false, 50, 4.0}, {2, 2, 1, 1, false, 40, 1.0}, {}}), second = row({{7, 7}, {}});
   StrategyGuard guard;
@@ -99,11 +111,21 @@ TEST(StrategyProfile, RefusesDamageAndOtherModels) {
   const auto foreign = StrategyProfile::from_json(good, other);
   for (const std::string& said : {kModel.hash, other.hash, std::string("hunch tune --profile")})
     test::expect_error(foreign, said);
-  profile.rows[0].ranked.pop_back();  // without plain decoding there is nothing to fall back to
-  EXPECT_FALSE(StrategyProfile::from_json(profile.to_json(), kModel).ok());
+  const auto refused = [&] { return !StrategyProfile::from_json(profile.to_json(), kModel).ok(); };
+  profile.rows.push_back(profile.rows[0]);  // the same range again
+  EXPECT_TRUE(refused());
+  profile.rows.resize(1), profile.rows[0].ranked.resize(kRankedStrategies + 2);
+  EXPECT_TRUE(refused());
+  profile.rows[0].ranked.resize(1);  // without plain decoding there is nothing to fall back to
+  EXPECT_TRUE(refused());
+  profile.rows.clear();
+  EXPECT_TRUE(refused());
+  test::expect_error(StrategyProfile::load(testing::TempDir() + "/none.json", kModel), "there is no such file");
   for (size_t cut = 0; cut < good.size(); cut += 7) EXPECT_FALSE(StrategyProfile::from_json(good.substr(0, cut), kModel).ok());
   for (const auto& [from, to] : {std::pair("\"depth\":4", "\"depth\":-1"), std::pair("\"nodes\":4", "\"nodes\":3"),
-           std::pair("\"group_rows\":1", "\"group_rows\":0"), std::pair("4096", "0")}) {
+           std::pair("\"group_rows\":1", "\"group_rows\":0"), std::pair("4096", "0"), std::pair("[]", "[0]"),
+           std::pair("[]", "[6]"), std::pair("\"depth\":4", "\"depth\":0"), std::pair("\"top_k\":1", "\"top_k\":17"),
+           std::pair("\"accepted\":0", "\"accepted\":-1"), std::pair("\"first_len\":0", "\"first_len\":4096")}) {
     std::string bad = good;
     bad.replace(bad.find(from), std::string_view(from).size(), to);
     EXPECT_FALSE(StrategyProfile::from_json(bad, kModel).ok()) << to;

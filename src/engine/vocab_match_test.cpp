@@ -78,6 +78,13 @@ TEST(VocabMatch, IntersectionMatchesBytesWhateverTheirIds) {
   EXPECT_EQ(map.own_ids[257], 257) << "hello is read as lo";
 }
 
+TEST(VocabMatch, NoIdLiesBehindTheColumnsOfADraftModel) {
+  const Tokenizer a = tokenizer_of({"he", "ll", "<end>"});
+  for (const char* mode : {"same", "intersection"})
+    for (const int32_t id : matched({a, 259, "a"}, {a, 258, "b"}, mode).own_ids) EXPECT_LT(id, 258) << mode;
+  test::expect_error(match_vocabularies({a, 1, "a"}, {tokenizer_of({}, 9), 1, "b"}, "intersection"), "no token in common");
+}
+
 TEST(VocabMatch, RefusesUnknownModes) {
   const Tokenizer a = tokenizer_of({});
   test::expect_error(match_vocabularies({a, 256, "a"}, {a, 256, "a"}, "similar"), "known: same, intersection");

@@ -336,7 +336,9 @@ void Connection::exchange_ended(bool keep_alive) {
   if (unread() > 0)
     asio::post(descriptor_.get_executor(), [self = shared_from_this()] {
       if (!self->exchange_ && self->open()) self->parse();
-      if (self->peer_finished_ && !self->exchange_ && self->open()) self->close("closed");
+      // What is left is no whole request; where one was answered at once, the next has its own turn.
+      if (self->peer_finished_ && !self->exchange_ && !self->closing_ && (self->began_ || self->unread() < 2))
+        self->close("closed");
       self->want_input();
     });
   want_input();

@@ -70,6 +70,8 @@ TEST(Routes, AreFoundByMethodAndPath) {
   EXPECT_EQ(match_route("OPTIONS", "/tokenize").status, 204);
   EXPECT_EQ(match_route("OPTIONS", "*").status, 204);
   EXPECT_EQ(match_route("GET", "/health/").status, 404);
+  EXPECT_EQ(match_route("GET", "/health#top").status, 0);
+  EXPECT_EQ(match_route("GET", "/v1/models/").status, 404);
   for (const char* path : {"/v1/models/org/my%20model", "/v1/models/org%2Fmy%20model"}) {
     const RouteMatch model = match_route("GET", path);
     EXPECT_EQ(model.route, Route::Model);
@@ -104,8 +106,15 @@ TEST(Access, OnLoopbackOnlyOwnNamesAreNames) {
   for (const char* host :
       {"evil.example", "localhost.evil.example", "", "192.168.0.1", "127.evil.example:8000", "127.0.0.1@evil", "[::2]:80"})
     EXPECT_EQ(status_of(access, asked({{"host", host}}), true), 403) << host;
+  const auto any_host = [&] { return status_of(access, asked({{"host", "evil.example"}}), true) == 200; };
+  options.allowed_hosts = {"*"};
+  EXPECT_TRUE(any_host());
+  options.allowed_hosts = {}, options.host = "/run/hunch.sock";
+  EXPECT_TRUE(any_host());
+  options.host = "127.0.0.1";
+  EXPECT_FALSE(any_host());
   access.set_loopback(false);
-  EXPECT_EQ(status_of(access, asked({{"host", "evil.example"}}), true), 200);
+  EXPECT_TRUE(any_host());
 }
 
 TEST(Access, OriginsAreTheOwnOneOrNamed) {
@@ -121,6 +130,12 @@ TEST(Access, OriginsAreTheOwnOneOrNamed) {
   }
   const Headers headers = access.cors_headers(from("https://a.example"), true);
   EXPECT_EQ(headers[0], (std::pair<std::string, std::string>("Access-Control-Allow-Origin", "https://a.example")));
+  EXPECT_EQ(headers[1], (std::pair<std::string, std::string>("Vary", "Origin")));
+  HttpRequest wants = from("https://a.example");
+  wants.headers.emplace_back("Access-Control-Request-Headers", "X-Mine");
+  const Headers granted = access.cors_headers(wants, true);
+  EXPECT_NE(
+      std::ranges::find(granted, std::pair<std::string, std::string>("Access-Control-Allow-Headers", "X-Mine")), granted.end());
 }
 
 TEST(ListenSocket, AFileThatIsNoSocketStays) {
@@ -139,15 +154,31 @@ TEST(Access, KeysComeAsBearerOrHeader) {
   EXPECT_EQ(status_of(access, asked({}), false), 401);
   EXPECT_EQ(status_of(access, asked({}), true), 200);
   EXPECT_EQ(status_of(access, asked({{"AUTHORIZATION", "BEARER k"}}), false), 200);
+  EXPECT_EQ(status_of(access, asked({{"authorization", "Digest k"}}), false), 401);
   EXPECT_EQ(status_of(access, asked({{"x-api-key", "k"}}), false), 200);
   EXPECT_EQ(status_of(access, asked({{"authorization", "Bearer x"}, {"x-api-key", "k"}}), false), 401);
 }
 
 TEST(LogLine, EscapesWhatWouldForgeALine) {
-  EXPECT_EQ(log_line(0.5, Log::Info, "hello", {{"n", int64_t(3)}, {"s", "a b"}, {"x", 1.5}}, false),
-      "1970-01-01T00:00:00.500Z info    hello n=3 s=\"a b\" x=1.500\n");
+  EXPECT_EQ(log_line(0.5, Log::Info, "hello", {{"n", int64_t(3)}, {"s", "a b"}, {"e", "a=b"}, {"x", 1.5}}, false),
+      "1970-01-01T00:00:00.500Z info    hello n=3 s=\"a b\" e=\"a=b\" x=1.500\n");
   EXPECT_EQ(log_line(0, Log::Failure, "a\nb\x1b", {{"s", "\"\\"}}, true),
       "{\"time\":\"1970-01-01T00:00:00.000Z\",\"level\":\"error\",\"message\":\"a\\u000ab\\u001b\",\"s\":\"\\\"\\\\\"}\n");
+}
+
+TEST(Log, KeepsItsLevelSaysSeldomWhatComesOftenAndLosesNothingAtItsEnd) {
+  const std::string path = testing::TempDir() + "hunch_log";
+  (void)unlink(path.c_str());
+  {
+    Log log(path, false, Log::Info);
+    for (int i = 0; i < 3; ++i) log.write_seldom(Log::Info, "why", "often", {});
+    log.write(Log::Debug, "quiet", {});
+    log.write(Log::Info, "last", {});
+  }
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
+  EXPECT_TRUE(text.ends_with("last\n")) << text;
 }
 
 TEST(Exposition, HistogramsAddUpAndLabelsAreEscaped) {
@@ -176,11 +207,17 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
   generation.proposer = "suffix";
   generation.rounds = 2, generation.drafted = 4, generation.accepted = 1;
   generation.lossless = false;
+  generation.prompt_tokens = 9, generation.reused_tokens = 5;
+  generation.milliseconds = {.queued = 3000, .prefill = 1000, .draft = 100, .verify = 200, .first_to_last_token = 500};
+  metrics.asked(0, 2, -1);
+  metrics.tokens_came(0, 4, 2);
   metrics.finished(0, {.generation = &generation, .reason = "stop", .first_token_seconds = 0.03, .total_seconds = 2});
   metrics.finished(0, {.reason = "error"});
+  const Generation plain;
+  metrics.finished(0, {.generation = &plain, .reason = "length"});
   metrics.refused("queue_full");
   Metrics::EngineNow engine{.lossless = false};
-  engine.stats.running = 2;
+  engine.stats.running = 2, engine.stats.kv_pages_used = 1, engine.stats.kv_pages_total = 4;
   engine.stats.steps_by_tokens[0] = 5, engine.stats.steps_by_tokens[15] = 1, engine.stats.step_tokens = 20005;
   engine.stats.rounds = 10, engine.stats.drafted = 40, engine.stats.accepted = 10;
   metrics.interval_over(0, engine.stats);
@@ -196,16 +233,18 @@ TEST(Metrics, CountWhatEndedByModelDrafterAndPosition) {
     else line.insert(at, "{" + labels + "}");
     EXPECT_NE(text.find(line + "\n"), text.npos) << line;
   };
-  for (const char* line :
-      {"vllm:num_requests_running 2", "vllm:request_success_total{finished_reason=\"stop\"} 1", "vllm:generation_tokens_total 3",
-          "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 1", "hunch:lossy_choices_total 1",
-          "hunch:lossless 0", "vllm:corrupted_requests_total 1", "vllm:iteration_tokens_total_bucket{le=\"16384\"} 5",
-          "vllm:iteration_tokens_total_bucket{le=\"+Inf\"} 6", "vllm:iteration_tokens_total_sum 20005",
-          "hunch:failed_choices_total 1", "vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1"})
+  for (const char* line : {"vllm:num_requests_running 2", "vllm:request_success_total{finished_reason=\"stop\"} 1",
+           "vllm:generation_tokens_total 3", "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 1",
+           "hunch:lossy_choices_total 1", "hunch:lossless 0", "vllm:corrupted_requests_total 1",
+           "vllm:iteration_tokens_total_bucket{le=\"16384\"} 5", "vllm:iteration_tokens_total_bucket{le=\"+Inf\"} 6",
+           "vllm:iteration_tokens_total_sum 20005", "vllm:request_params_n_sum 2", "vllm:request_params_max_tokens_count 0",
+           "vllm:inter_token_latency_seconds_count 4", "hunch:longest_queue_time_seconds 3",
+           "vllm:request_inference_time_seconds_sum 1.5", "hunch:cached_prompt_tokens_total 5", "vllm:kv_cache_usage_perc 0.25",
+           "hunch:failed_choices_total 1", "vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1"})
     expect(line, "model_name=\"m\",engine=\"0\"");
-  for (const char* line :
-      {"hunch:drafted_tokens_per_pos_total{position=\"1\"} 2", "hunch:accepted_tokens_by_drafter_total{drafter=\"suffix\"} 1",
-          "sglang:spec_accept_length 2.5", "sglang:spec_accept_rate 0.75", "sglang:spec_num_draft_tokens 2"})
+  for (const char* line : {"hunch:choices_by_drafter_total{drafter=\"none\"} 1", "hunch:time_seconds_total{part=\"verify\"} 0.2",
+           "hunch:drafted_tokens_per_pos_total{position=\"1\"} 2", "hunch:accepted_tokens_by_drafter_total{drafter=\"suffix\"} 1",
+           "sglang:spec_accept_length 2.5", "sglang:spec_accept_rate 0.75", "sglang:spec_num_draft_tokens 2"})
     expect(line, "model_name=\"m\"");
   EXPECT_NE(text.find("vllm:admission_rejections_total 1\n"), text.npos);
 }
@@ -236,14 +275,18 @@ TEST(StuckTimer, CountsOnlyBusyTimeWithoutBeatsThatItSawItself) {
 }
 
 TEST(Watchdog, TellsOfAStuckEngineOnceAndOfLifeOnlyBefore) {
-  std::atomic<uint64_t> beats = 0;
+  std::atomic<uint64_t> beats = 0, others = 0;
   std::atomic<bool> stuck = false;
   std::atomic<int> alive = 0, dead = 0;
   Watchdog watchdog(
       {[&] {
-        return Heartbeat{stuck ? beats.load() : ++beats, true};
-      }},
+         return Heartbeat{stuck ? beats.load() : ++beats, true};
+       },
+          [&] {
+            return Heartbeat{++others, true};
+          }},
       0.3, 0.6, [&] { ++alive; }, [&](double) { ++dead; });
+  Watchdog never({}, 1, 0, {}, [&](double) { ++dead; });
   while (alive < 2) std::this_thread::yield();
   EXPECT_EQ(dead, 0);
   stuck = true;
@@ -292,6 +335,8 @@ TEST(WorkerPool, RunsWhatItTookAndRefusesWhatIsTooMuch) {
   EXPECT_FALSE(pool.submit([&] { ++ran; }, 2));
   gate.unlock();
   while (ran < 3) std::this_thread::yield();
+  pool.stop();
+  EXPECT_FALSE(pool.submit([&] { ++ran; }, 2));
 }
 
 TEST(AnswerHead, SaysHowTheBodyEnds) {
@@ -301,6 +346,7 @@ TEST(AnswerHead, SaysHowTheBodyEnds) {
           "Content-Type: application/json\r\nContent-Length: 5\r\nConnection: keep-alive\r\nX-Request-Id: 1\r\n\r\n");
   EXPECT_EQ(answer_head({.status = 204}, {}, Framing::Length, 0, false, 1),
       "HTTP/1.1 204 No Content\r\nServer: hunch\r\n" + date + "Connection: close\r\n\r\n");
+  EXPECT_EQ(error_reply(api_error(503, "", "", 1.2)).headers[0].second, "2");
 }
 
 }

@@ -58,14 +58,37 @@ def test_bad_lines_get_errors_and_the_others_go_on(hunch):
   assert again.code == 1 and len(answers(out)) == 8, again
 
 
+def test_lines_come_as_other_systems_write_them_and_one_too_long_spoils_no_other(hunch):
+  good = [json.dumps(line).encode() for line in GOOD[:2]]
+  source = hunch.file("other.in", b"\xef\xbb\xbf" + b"\r\n".join((good[0], b"x" * (65 << 20), good[1])))
+  out = os.path.join(hunch.folder, "other.out")
+  result = hunch("batch", source, "-o", out)
+  assert result.code == 1 and set(tokens(out)) == {"0", "1"}, result
+  assert ["longer than" in a["error"]["message"] for a in answers(out) if "error" in a] == [True], answers(out)
+
+
+def test_two_at_once_do_not_write_to_one_file(hunch):
+  out = os.path.join(hunch.folder, "shared.out")
+  child = hunch.start("batch", "-", "-o", out, stdin=subprocess.PIPE)
+  child.stdin.write(jsonl(GOOD[:1]))
+  child.stdin.flush()
+  while not os.path.exists(out) or not os.path.getsize(out):
+    time.sleep(0.01)
+  result, _ = batch(hunch, "second", GOOD[1:2], out=out)
+  child.stdin.close()
+  assert child.wait(20) == 0
+  expect(result, 1, "another hunch batch writes to it")
+
+
 def test_goes_on_wherever_the_output_was_cut(hunch):
   _, whole = batch(hunch, "whole", GOOD)
   want = tokens(whole)
   data = open(whole, "rb").read()
   for cut in (0, 1, 6, data.index(b"\n"), data.index(b"\n") + 1, len(data) // 2, len(data) - 1, len(data)):
     out = hunch.file("cut.out", data[:cut])
-    result, _ = batch(hunch, "whole", GOOD, out=out)
+    result, _ = batch(hunch, "whole", GOOD, "--stats", out=out)
     assert result.code == 0 and tokens(out) == want and len(answers(out)) == len(GOOD), (cut, result)
+  assert "0 answered, 0 with an error, 6 were there" in result.err, result
 
 
 def test_leaves_files_of_others_alone(hunch):
@@ -86,6 +109,8 @@ def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
     child.stdin.write(jsonl([line]))
     child.stdin.flush()
     assert json.loads(child.stdout.readline())["id"] == line["id"]
+  child.stdout.close()  # a reader that leaves is no error
+  child.stdin.write(jsonl(GOOD[3:4]))
   child.stdin.close()
   assert child.wait(20) == 0, child.stderr.read()
 

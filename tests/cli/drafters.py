@@ -81,6 +81,27 @@ def test_wrong_drafters_are_named_with_what_to_do(hunch):
     expect(hunch("info", folder(hunch, f"wrong_{key}", changed(**{key: value}))), 1, message)
 
 
+def test_drafters_of_another_model_are_refused(hunch):
+  eagle3, eagle, mtp = "LlamaForCausalLMEagle3", "EagleLlamaForCausalLM", "Qwen3NextMTP"
+  taps = lambda *layers: dict(eagle_config=dict(eagle_aux_hidden_state_layer_ids=layers))
+  for i, (kind, changes, message) in enumerate((
+      (eagle3, dict(target_hidden_size=48), "48, but the target's hidden size is 512"),
+      (eagle3, dict(num_hidden_layers=2), "EAGLE-3 drafters of one layer"),
+      (eagle3, taps(1, 3), "2 layers; there must be 3"),
+      (eagle3, taps(1, 3, 8), "the output of layer 8 is asked for"),
+      (eagle3, taps(-1, 3, 6), "the output of layer -1 is asked for"),
+      (eagle3, dict(draft_vocab_size=16385), "16385 is out of range"),
+      (eagle, dict(hidden_size=48), "48, but the target's is 512"),
+      (eagle, dict(vocab_size=40), "40, but the target's is 16384"),
+      (eagle, dict(num_hidden_layers=2), "EAGLE drafters of one layer"),
+      (mtp, dict(hidden_size=48), "48, but the target's is 512"),
+      (mtp, dict(num_key_value_heads=3), "3 KV heads do not divide 4"),
+      (mtp, dict(head_dim=7), "7 is odd"),
+      (mtp, dict(rope_scaling=dict(rope_type="yarn")), "rope type 'yarn' is not known"))):
+    config = {**CONFIG, "architectures": [kind], "hidden_size": 512, "vocab_size": 16384, **changes}
+    expect(hunch.run("-p", "hello", "-n", "2", "--model-draft", folder(hunch, f"other{i}", config)), 1, message)
+
+
 def test_methods_and_models_must_fit_what_is_loaded(hunch):
   needs = 'method eagle3 needs a drafter: --model-draft PATH or "model" in --speculative-config'
   run = lambda *flags: hunch.run("-p", "hello", "-n", "2", *flags)
@@ -114,6 +135,9 @@ def test_a_drafter_that_is_never_right_is_reported(hunch):
   config = {**CONFIG, "hidden_size": width, "intermediate_size": ffn, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
       "head_dim": head, "vocab_size": 16384, "draft_vocab_size": 2}
   source = folder(hunch, "luckless", config, **{"model.safetensors": zeros(shapes, d2t=2)})
+  for d2t, becomes in (((0, 16383), 16384), ((1, 0), 1)):
+    wrong = folder(hunch, f"map{becomes}", config, **{"model.safetensors": zeros(shapes, d2t=2)[:-16] + struct.pack("<2q", *d2t)})
+    expect(hunch.run("-p", "a", "-n", "2", "--model-draft", wrong), 1, f"draft token 1 becomes {becomes}: ids must ascend")
   run = lambda count, *flags: hunch.run("-p", "Once upon a time", "-n", count, "--temp", "0", "--ignore-eos", "--draft", "1",
       "--model-draft", source, "--spec", "eagle3", *flags)
   said = "eagle3 has drafted 64 rounds without one token being kept: was it made for this model? (" + source + ")"
@@ -129,7 +153,8 @@ def test_bench_accept_measures_drafters_and_every_side_of_a_modules_norms(hunch)
   width, ffn = 512, 64
   shapes = {"fc.weight": [width, 2 * width], "pre_fc_norm_embedding.weight": [width], "pre_fc_norm_hidden.weight": [width],
       "norm.weight": [width], **layer("layers.0.", width, width, ffn, 2, 1, 64)}
-  config = dict(architectures=["Qwen3NextMTP"], model_type="qwen3_next_mtp", hidden_size=width, intermediate_size=ffn, num_hidden_layers=1,
+  config = dict(architectures=["Qwen3NextMTP"], model_type="qwen3_next_mtp", hidden_size=width, intermediate_size=ffn,
+      num_hidden_layers=28,  # of the model whose checkpoint it may lie in
       num_attention_heads=2, num_key_value_heads=1, head_dim=64, vocab_size=16384, rms_norm_eps=1e-6)
   source = folder(hunch, "module", config, **{"model.safetensors": zeros(shapes)})
   prompts = hunch.file("prompts.jsonl", b'{"text": "Once upon a time", "kind": "tale"}\n')

@@ -78,8 +78,10 @@ def test_nobody_need_listen_to_notes(hunch):
 
 
 def test_what_is_read_is_not_written_over(hunch):
-  text = hunch.file("kept.txt", b"kept")
-  for command in [["run", "-f", text, "--trace", text], ["tune", text, "--calibrate-verify", text], ["report", text, "-o", text],
+  text, link = hunch.file("kept.txt", b"kept"), os.path.join(hunch.folder, "link")
+  os.symlink(text, link)
+  for command in [["run", "-f", text, "--trace", text], ["run", "-f", text, "--trace", link],
+      ["tune", text, "--calibrate-verify", text], ["report", text, "-o", text],
       ["tune", "x", "-md", text, "--out", text], ["eval", "perplexity", text, "--trace=" + text]]:
     expect(hunch(*command), 2, "the output would overwrite the input")
   expect(hunch("batch", text, "-o", "new", "--trace", "./new"), 2, "named twice")

@@ -91,8 +91,8 @@ def test_accepted_guesses_are_green_on_a_terminal(hunch):
 
 
 def test_foreign_flags_leave_a_note(hunch):
-  result = hunch.run("-p", PROMPT, "-n", "2", "-ngl", "99", "-fa", "on", "--temp", "0")
-  assert result.code == 0 and "without effect here: -ngl -fa" in result.err, result
+  result = hunch.run("-p", PROMPT, "-n", "2", "-ngl", "99", "-fa", "on", "--temp", "0", "-c", "33000")
+  assert result.code == 0 and "without effect here: -ngl -fa" in result.err and "trained for 32768 tokens" in result.err, result
 
 
 def test_tokenize_prints_ids(hunch):

@@ -42,8 +42,10 @@ class Answers(ServerTest):
 
   def test_choices_of_several_prompts_and_samples_are_indexed(self):
     body = {"prompt": [PROMPT, "The sea was"], "n": 2, "max_tokens": 6, "temperature": 0.8, "seed": 7}
+    before = self.metric("vllm:request_params_n_sum")
     whole = self.ask(body)[2]
     self.assertEqual([c["index"] for c in whole["choices"]], [0, 1, 2, 3])
+    self.assertEqual(self.metric("vllm:request_params_n_sum") - before, 4)
     texts = [""] * 4
     for event in events(self.request("POST", "/v1/completions", {**body, "stream": True})[2])[:-1]:
       for choice in json.loads(event)["choices"]:

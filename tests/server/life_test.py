@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from served import BINARY, LONG, MODEL, PROMPT, answers_of, body_of, events, get_bytes, read_all, serve, status_of
+from served import BINARY, LONG, MODEL, PROMPT, answers_of, body_of, events, get_bytes, post_bytes, read_all, serve, status_of
 
 STREAM = {**LONG, "stream": True}
 
@@ -35,10 +35,14 @@ class Life(unittest.TestCase):
     served = self.start()
     streaming, whole = served.asking({**STREAM, "max_tokens": 300}), served.asking({**LONG, "max_tokens": 200})
     served.running(2)
+    idle = served.socket()
+    idle.sendall(get_bytes("/health"))
+    idle.recv(4096)
     served.process.send_signal(signal.SIGTERM)
     served.until(lambda: served.get("/health")[0] == 503)
+    self.assertEqual(answers_of((idle,)), [b""])  # closed while others are still answered
     status, headers, body = served.ask({"prompt": PROMPT})
-    self.assertEqual((status, body["error"]["code"]), (503, "server_shutdown"))
+    self.assertEqual((status, body["error"]["code"], headers["Connection"]), (503, "server_shutdown", "close"))
     self.assertIn("Retry-After", headers)
     streamed, answered = answers_of((streaming, whole))
     self.assertTrue(streamed.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"))
@@ -56,6 +60,15 @@ class Life(unittest.TestCase):
     status, answer = body_of(answered)
     self.assertEqual(status, 503)
     self.assertIn(b"server_shutdown", answer)
+
+  def test_an_answer_is_written_to_its_end_before_the_server_leaves(self):
+    served = self.start()
+    with served.socket(receive_buffer=4096) as s:
+      s.sendall(post_bytes("/detokenize", {"tokens": [300] * 300000}))
+      s.recv(1)
+      served.process.send_signal(signal.SIGTERM)
+      time.sleep(0.3)
+      self.assertTrue(read_all(s).endswith(b"}"))
 
   def test_a_second_signal_ends_at_once(self):
     for sig in (signal.SIGTERM, signal.SIGINT):
@@ -95,6 +108,7 @@ class Life(unittest.TestCase):
     served.until(lambda: '"message":"thread"' in log.read_text())
     self.assertIn('"doing":"nothing"', log.read_text())
     text = log.read_text() + old.read_text()
+    self.assertIn("the keys stay as they were", text)
     for line in text.splitlines():
       self.assertLessEqual({"time", "level", "message"}, set(json.loads(line)))
     for secret in ("key-first", "key-second", PROMPT):
@@ -138,6 +152,9 @@ class Life(unittest.TestCase):
     code, _, err = run("-m", MODEL.replace("34m", "nsa-8m"), "--spec", "self", "--port", "0")
     self.assertEqual(code, 2)
     self.assertIn("use suffix, ngram or a loaded drafter", err)
+    code, _, err = run("-m", MODEL, "--log-file", "/nowhere/log", "--port", "0")
+    self.assertEqual(code, 2)
+    self.assertIn("--log-file: cannot write to /nowhere/log", err)
     code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
     self.assertEqual(code, 1)
     self.assertIn("/nowhere/model.gguf", err)
@@ -160,19 +177,24 @@ class Life(unittest.TestCase):
 
   def test_a_unix_socket_serves_too(self):
     path = str(self.folder() / "hunch.sock")
-    served = self.start("--host", path, wait=False)
-    self.assertEqual(served.process.stdout.readline().decode(), f"listening on unix:{path}\n")
-    with socket.socket(socket.AF_UNIX) as s:
-      s.connect(path)
-      s.sendall(get_bytes("/health", close=True))
-      self.assertEqual(status_of(read_all(s)), 200)
+    for _ in range(2):  # the second time the first one's socket lies there
+      served = self.start("--host", path, "--max-connections", "2", "--max-connections-per-address", "1", wait=False)
+      self.assertEqual(served.process.stdout.readline().decode(), f"listening on unix:{path}\n")
+      idle, asking, third = sockets = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+      for s in sockets:
+        s.connect(path)
+      asking.sendall(get_bytes("/health", close=True))
+      self.assertEqual([status_of(a) for a in answers_of((asking, third))], [200, 503])
+      idle.close()
+      self.assertEqual(run("-m", MODEL, "--host", path)[0], 1)
+      served.kill()
 
   def test_the_service_manager_hears_ready_life_and_stopping(self):
     path = str(self.folder() / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
       manager.bind(path)
-      manager.settimeout(10)
-      served = self.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000"})
+      manager.settimeout(5)
+      served = self.start(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "2000000"})
       self.assertTrue(manager.recv(1000).startswith(b"READY=1"))
       self.assertEqual(manager.recv(1000), b"WATCHDOG=1")
       served.stop()
@@ -201,22 +223,27 @@ class Life(unittest.TestCase):
       (folder / name).write_text(text)
       code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
           environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
+          "LLAMA_ARG_HEADER_TIMEOUT": "9", "HUNCH_MAX_BODY_BYTES": "",
           "HUNCH_NO_SUCH_FLAG": "1"})
       self.assertEqual(code, 0, err)
       values = {line.split()[0]: line.split()[1] for line in out.splitlines()}
       self.assertEqual([values[f"--{n}"] for n in ("max-body-bytes", "max-headers", "header-timeout", "timeout")],
           ["5000", "70", "8", "99"])
-    (folder / "bad.yaml").write_text("max-hedaers: 5\n")
-    code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
-    self.assertEqual(code, 2)
-    self.assertIn("did you mean --max-headers", err)
+    for text, said in (("max-hedaers: 5", "did you mean --max-headers"), ("metrics: maybe", "is a switch"), ("port: 1\nport: 2", "twice"),
+        ("a:\n  b: 1", "neither"), ("max-headers: 7", "must be in 8"), ("port: '5 #6'  # x", 'not "5 #6"')):
+      (folder / "bad.yaml").write_text(text)
+      code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
+      self.assertEqual(code, 2)
+      self.assertIn(said, err)
 
   def test_flags_of_other_servers_are_taken(self):
     code, _, err = run("--gpu-memory-utilization", "0.9", "--tensor-parallel-size", "1", "--enforce-eager", "-ngl", "99", "-fa", "on",
-        "--max-model-len", "1k", "--max-num-seqs", "4", "--disable-log-requests", "--cont-batching", "--print-limits")
+        "--max-model-len", "1k", "--max-num-seqs", "4", "-np", "-1", "--disable-log-requests", "--cont-batching", "--print-limits")
     self.assertEqual(code, 0, err)
     self.assertEqual(run("--tensor-parallel-size", "2", "--print-limits")[0], 2)
     self.assertEqual(run("--ssl-keyfile", "x", "--print-limits")[0], 2)
+    self.assertEqual(run("-m", "x", "-m", "y", "-a", "one", "--port", "0")[0], 2)
+    self.assertEqual(run("--api-key", ",", "--print-limits")[0], 2)  # it would let everybody in
 
   def test_keys_guard_every_route_but_health(self):
     served = self.start("--api-key", "key-one", "--api-key", "key-two", environment={"HUNCH_API_KEY": "key-three"})
@@ -229,15 +256,19 @@ class Life(unittest.TestCase):
       self.assertEqual(len(bodies), 1)
     self.assertEqual(json.loads(bodies.pop())["error"]["type"], "authentication_error")
     self.assertEqual(served.get("/health")[0], 200)
+    self.assertEqual(served.request("OPTIONS", "/v1/completions")[0], 204)  # browsers ask without one
     for headers in ({"Authorization": "Bearer key-one"}, {"Authorization": "Bearer key-two"}, {"X-Api-Key": "key-two"}):
       self.assertEqual(served.get("/metrics", headers=headers)[0], 200)
     self.assertNotIn(b"key-", served.get("/props", headers={"X-Api-Key": "key-two"})[2])
 
   def test_origins_can_be_allowed(self):
-    served = self.start("--cors-origins", "https://a.example,https://b.example")
+    served = self.start("--cors-origins", "https://a.example,https://b.example", "--no-metrics", "--no-slots",
+        environment={"HUNCH_PROPS": "false"})
+    for path in ("/metrics", "/slots", "/props"):
+      self.assertEqual(served.get(path)[0], 501)
     for name, status in (("a", 200), ("b", 200), ("c", 403)):
       self.assertEqual(served.get("/health", headers={"Origin": f"https://{name}.example"})[0], status)
-    everybody = self.start("--cors-origins", "*")
+    everybody = self.start("--cors-origins", '["*"]')
     self.assertEqual(everybody.get("/health", headers={"Origin": "https://c.example"})[1]["Access-Control-Allow-Origin"], "https://c.example")
 
   def test_a_log_that_nobody_reads_stops_nothing(self):

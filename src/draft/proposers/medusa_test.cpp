@@ -368,6 +368,7 @@ TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent)
   }
   const DraftTree& shallow = propose(sequence, {.max_tokens = 8, .max_depth = 2, .may_branch = true, .shape = &shape});
   EXPECT_EQ(shallow.size, 6);
+  EXPECT_EQ(propose(sequence, {.max_tokens = 8, .stop_below = 0.3f}).size, 2) << "what makes the rest unlikely stays";
 }
 
 // The tree that grew has nodes of ranks that this request does not want, and nodes behind those.
@@ -406,6 +407,13 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
   }
   EXPECT_EQ(roots(propose(sequence, limits))[0], first[2]);
   EXPECT_GT(roots(propose(sequence, limits)).size(), 1u);
+  Verdict others;  // of drafts that are not its own
+  others.path = {0}, others.tokens = {first[0]}, others.next = -7;
+  for (int round = 0; round < 400; ++round) medusa_->observe(sequence, others);
+  EXPECT_EQ(roots(propose(sequence, limits))[0], first[2]);
+  EXPECT_EQ(roots(propose(sequence, {.max_tokens = 3, .want_q = true, .may_branch = true, .tree_top_k = 3}))[0],
+      ranked(sequence, logits(0, last_), 0, 1, false)[0])
+      << "guesses without noise are right by themselves";
 }
 
 }
