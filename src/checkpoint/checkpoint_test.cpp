@@ -52,7 +52,27 @@ TEST_F(CheckpointTest, OpensShardsAsOneModelFromFolderOrShard) {
     EXPECT_EQ(open(path)->tensors().size(), tiny::folder_tensors("llama").size());
 }
 
+TEST_F(CheckpointTest, AFileThatIsNoShardStandsAlone) {
+  put_shards(5);
+  const std::string other = "other.safetensors";
+  put(other, tiny::safetensors(tiny::folder_tensors("llama")));
+  EXPECT_EQ(open(at(other))->file_bytes(), fs::file_size(at(other)));
+}
+
+TEST_F(CheckpointTest, TheSpecialTokensMapMayNameTheEnd) {
+  put_folder("llama");
+  auto config = tiny::config("llama");
+  config.erase("eos_token_id");
+  put("config.json", config.dump());
+  put("tokenizer_config.json", R"({"added_tokens_decoder":{"30":{"content":"</s>"}}})");
+  put("special_tokens_map.json", R"({"eos_token":"</s>"})");
+  EXPECT_EQ(open(folder_)->shape().eos_ids, Ints{30});
+}
+
 TEST_F(CheckpointTest, RefusesAnIndexThatPointsElsewhere) {
+  put_shards(5);
+  put(kSecond, tiny::safetensors(tiny::folder_tensors("llama")));
+  expect_error("token_embd.weight appears twice");
   nlohmann::json map = put_shards(5);
   const auto expect_refused = [&](const std::string& shard, std::string_view part) {
     map["model.norm.weight"] = shard;

@@ -34,6 +34,27 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
   EXPECT_EQ(shape_of(without("head_dim")).head_dim, tiny::kHidden / tiny::kHeads);
   EXPECT_EQ(shape_of(without(tiny::config("qwen3"), "head_dim")).head_dim, 128);
   EXPECT_EQ(shape_of(without("num_key_value_heads")).kv_heads, tiny::kHeads);
+  EXPECT_EQ(shape_of(without(tiny::config("qwen3_moe"), "num_key_value_heads")).kv_heads, 4);
+  const ModelShape eight = shape_of(without(with(tiny::config("mistral"), "num_attention_heads", 8), "num_key_value_heads"));
+  EXPECT_EQ(eight.kv_heads, 8);
+  EXPECT_FALSE(shape_of(with(tiny::config("mistral"), "attention_bias", true)).qkv_bias);
+  EXPECT_FALSE(shape_of(with(tiny::config("qwen2"), "attention_bias", true)).output_bias);
+  EXPECT_EQ(shape_of(without("max_position_embeddings")).context_len, 2048);
+  EXPECT_EQ(shape_of(with("_name_or_path", "/home/x/m")).name, "m") << "nobody's folders";
+}
+
+TEST(Config, GptOssHasDefaultsOfItsOwn) {
+  Json oss = tiny::config("gpt_oss");
+  for (const char* key : {"head_dim", "rms_norm_eps", "max_position_embeddings"}) oss.erase(key);
+  const ModelShape s = shape_of(oss);
+  EXPECT_EQ(std::tie(s.head_dim, s.norm_eps, s.context_len, s.rope_theta), std::tuple(64, 1e-5, 131072, 150000));
+  EXPECT_EQ(std::tie(s.num_experts, s.experts_per_token, s.gate_alpha), std::tuple(128, 4, 1.702));
+  const RopeScaling& r = s.rope_scaling;
+  EXPECT_EQ(std::tie(r.kind, r.factor, r.original_context, r.truncate), std::tuple(RopeScaling::Kind::Yarn, 32, 4096, false));
+  EXPECT_EQ(std::pair(s.window_of(0), s.window_of(1)), std::pair(128, 0));
+  oss["experts_per_token"] = 2, oss["layer_types"] = {"full_attention", "sliding_attention"};
+  const ModelShape other = shape_of(oss);
+  EXPECT_EQ(std::tuple(other.experts_per_token, other.window_of(0), other.window_of(1)), std::tuple(2, 0, 128));
 }
 
 TEST(Config, RefusesWhatItCannotComputeByName) {
@@ -52,8 +73,15 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
       {with("rope_parameters", {{"full_attention", {{"rope_theta", 500}}}}), "full_attention: one for every type of layers"},
       {with(with("rope_parameters", {{"rope_type", "default"}}), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2}}),
           "differs from rope_parameters"},
+      {with("rope_scaling", {{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}}), "0 < low_freq_factor < high_"},
+      {with("rope_scaling", {{"type", "yarn"}, {"factor", 2}, {"beta_fast", 0.5}}), "0 < beta_slow <= beta_fast"},
+      {with("rope_scaling", {{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}}), "original context"},
       {with("is_causal", false), "is_causal"},
       {with("partial_rotary_factor", 0.5), "partial_rotary_factor"},
+      {with("rope_parameters", {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor"},
+      {with("final_logit_softcapping", 30), "final_logit_softcapping"},
+      {with("embedding_multiplier", 2), "embedding_multiplier"},
+      {with("num_nextn_predict_layers", 17), "num_nextn_predict_layers"},
       {without("hidden_size"), "hidden_size: missing"},
       {with("hidden_size", "32"), "hidden_size: must be an integer"},
       {with("hidden_size", 1e30), "hidden_size: must be an integer"},
@@ -74,6 +102,7 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
       {with("bos_token_id", 4000), "bos token id 4000"},
       {without(with("hidden_size", 33), "head_dim"), "33 is not divisible by 4 heads"},
       {with(tiny::config("qwen2"), "layer_types", {"full_attention"}), "layer_types"},
+      {with(tiny::config("qwen2"), "layer_types", {"full_attention", "linear_attention"}), "only full_attention and"},
       {with(tiny::config("qwen2"), "layer_types", {"full_attention", "sliding_attention"}), "use_sliding_window is off"},
       {Json::array(), "not a JSON object"},
   });
@@ -102,6 +131,12 @@ TEST(Config, ReadsRopeScalingInBothSpellings) {
   expect_shape(with("rope_parameters", llama3), Kind::Llama3, 500000);
   expect_shape(with(with("rope_theta", 1e6), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), Kind::Linear, 1e6);
   expect_shape(with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7000.0}}), Kind::None, 7000);
+  Json linear{{"rope_type", "linear"}, {"factor", 2.0}};
+  expect_shape(with(with("rope_parameters", linear), "rope_scaling", {{"factor", 2.0}}), Kind::Linear, 10000);
+  linear["rope_theta"] = 7000;
+  expect_shape(with("rope_scaling", linear), Kind::Linear, 7000);
+  const RopeScaling plain = shape_of(with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}})).rope_scaling;
+  EXPECT_EQ(std::tie(plain.low_freq_factor, plain.high_freq_factor, plain.original_context), std::tuple(1, 4, 512));
 }
 
 TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
@@ -115,6 +150,14 @@ TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
   EXPECT_NEAR(shape().rope_scaling.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
   yarn["attention_factor"] = 1.25;
   EXPECT_EQ(shape().rope_scaling.attention_factor, 1.25);
+  yarn = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 128}, {"mscale", 0.5}};
+  const RopeScaling plain = shape().rope_scaling;
+  EXPECT_EQ(std::tie(plain.factor, plain.beta_fast, plain.beta_slow), std::tuple(4, 32, 1));
+  EXPECT_EQ(plain.attention_factor, s.rope_scaling.attention_factor) << "half of a pair";
+  yarn["factor"] = 0.5;
+  EXPECT_EQ(shape().rope_scaling.attention_factor, 1);
+  yarn["factor"] = 2;
+  EXPECT_EQ(shape().context_len, 512);
 }
 
 TEST(Config, SlidingWindowsFollowEachFamilysRules) {
@@ -127,6 +170,8 @@ TEST(Config, SlidingWindowsFollowEachFamilysRules) {
   EXPECT_EQ(windows(), std::pair(0, 0));
   qwen["use_sliding_window"] = true;
   EXPECT_EQ(windows(), std::pair(0, 64));
+  EXPECT_EQ(shape_of(without(qwen, "max_window_layers")).window_of(1), 0);
+  EXPECT_EQ(shape_of(with(qwen, "model_type", "qwen3_moe")).window_of(0), 64);
   qwen["layer_types"] = {"sliding_attention", "full_attention"};
   EXPECT_EQ(windows(), std::pair(64, 0));
   qwen["model_type"] = "mistral";
@@ -165,11 +210,17 @@ TEST(Config, ChatTemplateFileWinsOverTheConfig) {
 }
 
 TEST(Config, NamedEndTokenServesFoldersWithoutIds) {
-  const auto d = describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
-                                     .tokenizer_config = R"({"added_tokens_decoder":{"30":{"content":"<|end|>"}}})",
-                                     .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
-      "m");
-  EXPECT_EQ(good(d).shape.eos_ids, Ints{30});
+  Json config{{"added_tokens_decoder", {{"30", {{"content", "<|end|>"}}}, {"31", {{"content", "</s>"}}}}}};
+  const auto ends = [&] {
+    return good(describe_folder({.config = without(tiny::config("qwen3"), "eos_token_id").dump(),
+                                    .tokenizer_config = config.dump(),
+                                    .special_tokens_map = R"({"eos_token":{"content":"<|end|>"}})"},
+                    "m"))
+        .shape.eos_ids;
+  };
+  EXPECT_EQ(ends(), Ints{30});
+  config["eos_token"] = "</s>";
+  EXPECT_EQ(ends(), Ints{31});
 }
 
 }

@@ -88,6 +88,29 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
     EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? DType::Q8_0 : DType::F32) << tensor.name;
 }
 
+TEST_F(ConvertTest, TakesTheTokenizersTemplateAndMerges) {
+  put_model("qwen3");
+  auto tokenizer = tiny::tokenizer();
+  tokenizer["post_processor"] = nlohmann::json::parse(R"({"type": "Sequence", "processors": [
+      {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<|end|>"}}, {"Sequence": {"id": "A"}}]}]})");
+  auto& split = tokenizer["pre_tokenizer"]["pretokenizers"];
+  std::string regex = split[0]["pattern"]["Regex"];
+  split[0]["pattern"]["Regex"] = regex.replace(regex.find("|\\p{N}|") + 6, 0, "{1,3}");
+  tokenizer["model"]["merges"][0] = {"a", "b"};
+  put("tokenizer.json", tokenizer.dump());
+  put("tokenizer_config.json", R"({"add_bos_token":false})");
+  const TokenizerSource t = converted(DType::Q8_0)->tokenizer();
+  EXPECT_EQ(std::tie(t.pre, t.add_bos, t.merges[0]), std::tuple("llama-bpe", true, "a b"));
+  const std::pair<const char*, nlohmann::json> cases[] = {{"/model/byte_fallback", true},
+      {"/pre_tokenizer/pretokenizers/0/invert", true}, {"/pre_tokenizer/pretokenizers/1/add_prefix_space", true}};
+  for (const auto& [where, what] : cases) {
+    auto other = tokenizer;
+    other[nlohmann::json::json_pointer(where)] = what;
+    put("tokenizer.json", other.dump());
+    EXPECT_FALSE(written(out_).ok()) << where;
+  }
+}
+
 TEST_F(ConvertTest, WritesTheValuesOfEveryTensorInF32) {
   put_model("qwen2");
   const auto c = converted(DType::F32), original = unconverted();

@@ -38,13 +38,35 @@ TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
   EXPECT_EQ(shape_of(with(v3(), "first_k_dense_replace", 2)).num_experts, 0);
 }
 
+TEST(DeepSeekConfig, WhatIsLeftOutIsTransformers) {
+  const auto plain = [](Json config) {
+    for (const char* key : {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
+             "first_k_dense_replace", "n_group", "topk_group"})
+      config.erase(key);
+    return shape_of(with(config, "num_hidden_layers", 4));
+  };
+  const ModelShape s = plain(v3()), old = plain(v2());
+  EXPECT_EQ(std::tie(s.num_experts, s.experts_per_token, s.expert_ffn, s.shared_ffn, s.expert_groups, s.groups_per_token),
+      std::tuple(256, 8, 2048, 2048, 8, 4));
+  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(std::tie(old.num_experts, old.experts_per_token, old.expert_ffn, old.shared_ffn, old.share_scale),
+      std::tuple(64, 8, 1407, 2814, 1));
+  EXPECT_EQ(old.expert_layer, std::vector<uint8_t>(4, 1));
+  // Of one expert each: judged by it where shares are no sigmoids.
+  const Json single = with(with(with(v2(), "topk_method", "group_limited_greedy"), "n_group", 4), "num_experts_per_tok", 1);
+  EXPECT_EQ(shape_of(single).expert_groups, 4);
+}
+
 TEST(DeepSeekConfig, YarnScalesTheSoftmaxByTheSquareOfItsMscale) {
-  const ModelShape s = shape_of(with(v3(), "rope_scaling",
-      {{"type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"beta_fast", 32}, {"beta_slow", 1},
-          {"mscale", 1.0}, {"mscale_all_dim", 1.0}}));
+  Json yarn = {{"rope_type", "yarn"}, {"factor", 40}, {"original_max_position_embeddings", 4096}, {"beta_fast", 32},
+      {"beta_slow", 1}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
+  const ModelShape s = shape_of(with(v3(), "rope_scaling", yarn));
+  EXPECT_EQ(shape_of(with(v3(), "rope_parameters", yarn)).latent.scale, s.latent.scale);
   EXPECT_NEAR(s.latent.scale * std::sqrt(double(tiny::kNope + tiny::kRope)), 1.874, 1e-3);
   EXPECT_DOUBLE_EQ(s.rope_scaling.attention_factor, 1);
   EXPECT_EQ(s.context_len, 163840);
+  yarn["factor"] = 0.5;
+  EXPECT_EQ(shape_of(with(v3(), "rope_scaling", yarn)).latent.scale, shape_of(v3()).latent.scale);
 }
 
 TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
@@ -63,8 +85,11 @@ TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
       {with(v3(), "qk_rope_head_dim", 5), "qk_rope_head_dim 5 is odd"},
       {with(v3(), "kv_lora_rank", 1022), "make cached rows of 1026, possible are up to 1024"},
       {with(v3(), "kv_lora_rank", 0), "kv_lora_rank: 0 is out of range"},
+      {with(v3(), "num_experts_per_tok", (int64_t(1) << 32) + 2), "num_experts_per_tok: 4294967298 is out of range"},
       {with(v3(), "moe_layer_freq", 0), "moe_layer_freq: 0 is out of range"},
       {with(v3(), "routed_scaling_factor", -1), "routed_scaling_factor is -1"},
+      {with(v3(), "routed_scaling_factor", 20000), "routed_scaling_factor is 20000"},
+      {with(v3(), "q_lora_rank", 0), "q_lora_rank: 0 is out of range"},
       {with(tiny::config("qwen3"), "n_routed_experts", 4), "experts are supported in qwen3_moe, gpt_oss, deepseek_v2 and"},
   });
 }

@@ -144,12 +144,14 @@ TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
 }
 
 // GGUF: one tensor for all experts of a layer, in any encoding.
-Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, const tiny::Shape& down) {
+Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, const tiny::Shape& down,
+    std::pair<const char*, uint32_t> key = {"expert_feed_forward_length", 64}) {
   GgufWriter out;
   tiny::add_keys(out, "qwen3moe");
   out.add_u32("qwen3moe.expert_count", 4);
   out.add_u32("qwen3moe.expert_used_count", uint32_t(used));
   out.add_u32("qwen3moe.expert_feed_forward_length", 64);
+  if (key.second != 64) out.add_u32(fmt::format("qwen3moe.{}", key.first), key.second);
   tiny::add_vocabulary(out);
   Tensors tensors;
   for (const auto& tensor : tiny::gguf_tensors()) {
@@ -177,6 +179,9 @@ TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
   EXPECT_EQ(first->shape, (tiny::Shape{tiny::kHidden, 64}));
   EXPECT_EQ(first->dtype, DType::Q8_0);
   EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(DType::Q8_0, tiny::kHidden * 64));
+  EXPECT_TRUE(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, {"expert_gating_func", 1}).ok());
+  for (const auto& key : {std::pair("expert_gating_func", 2u), {"expert_shared_count", 1u}, {"leading_dense_block_count", 1u}})
+    expect_error(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, key), fmt::format("{}: {} is not", key.first, key.second));
   expect_error(open_gguf(bytes, 5, {4, tiny::kHidden, 64}), "a token goes to 5 experts, the model has 4");
   expect_error(
       open_gguf(bytes, 3, {4, 64, tiny::kHidden}), "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");

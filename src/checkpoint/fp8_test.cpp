@@ -157,7 +157,7 @@ TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
     expect_error("a scale lies in 2^-32..2^32");
   }
   make_matrix();
-  put("model.layers.99.self_attn.v_scale", "F32", {}, 1);
+  put("model.layers.2.self_attn.v_scale", "F32", {}, 1);
   expect_error("scales a layer that this model has not");
   make_matrix();
   parts.push_back({"model.layers.0.self_attn.v_scale", "F32", {2}, std::vector<std::byte>(8)});
@@ -197,16 +197,18 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
 }
 
 TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
-  json blocks64 = kBlocks, e5m2 = kBlocks, int8 = float8("channel"), packed = compressed(float8("tensor")), mixed = packed,
-       sparse = packed;
+  json blocks64 = kBlocks, e5m2 = kBlocks, int8 = float8("channel"), fp4 = int8, packed = compressed(float8("tensor")),
+       mixed = packed, sparse = packed, turned = packed;
+  fp4["num_bits"] = 4, turned["transform_config"] = {{"x", 1}};
   blocks64["weight_block_size"] = {64, 64}, e5m2["fmt"] = "e5m2", int8["type"] = "int", packed["format"] = "pack-quantized";
   mixed["config_groups"]["group_1"] = {{"weights", float8("channel")}};
   sparse["sparsity_config"] = {{"format", "sparse-24-bitmask"}};
   const std::pair<json, const char*> cases[] = {{{{"quant_method", "gptq"}}, "gptq is not supported"},
       {json::object(), "quant_method"}, {blocks64, "blocks of 128 x 128 are supported; found [64,64]"},
-      {e5m2, "e5m2 is not supported"}, {compressed(int8), "only float with 8 bits"},
-      {compressed(float8("group")), "group is not supported"}, {packed, "pack-quantized is not supported"},
-      {mixed, "groups of layers with different ones"}, {sparse, "sparse-24-bitmask is not supported"},
+      {e5m2, "e5m2 is not supported"}, {compressed(int8), "only float with 8 bits"}, {compressed(fp4), "only float with 8 bits"},
+      {turned, "transform_config"}, {compressed(float8("group")), "group is not supported"},
+      {packed, "pack-quantized is not supported"}, {mixed, "groups of layers with different ones"},
+      {sparse, "sparse-24-bitmask is not supported"},
       {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}}, "config_groups: missing"}};
   make(Fp8Scales::Matrix, "weight_scale", "F32");
   for (const auto& [quantisation, words] : cases) {

@@ -57,11 +57,13 @@ Status read_experts(const ArchKeys& keys, ModelShape& s) {
   HUNCH_TRY(s.expert_ffn, keys.count("expert_feed_forward_length", 1));
   s.norm_expert_shares = true;
   s.expert_layer.assign(s.layers, 1);
-  for (const auto& [name, most] : {std::pair("expert_gating_func", 1), {"expert_weights_scale", 1}, {"expert_shared_count", 0},
-           {"leading_dense_block_count", 0}}) {
-    HUNCH_TRY(const double value, keys.number(name, 0));
+  for (const auto& [name, most] :
+      {std::pair("expert_gating_func", 1), {"expert_shared_count", 0}, {"leading_dense_block_count", 0}}) {
+    HUNCH_TRY(const int64_t value, keys.integer(name, 0));
     if (value != 0 && value != most) return keys.wrong(name, fmt::format("{} is not supported", value));
   }
+  HUNCH_TRY(const double scale, keys.number("expert_weights_scale", 1));
+  if (scale != 0 && scale != 1) return keys.wrong("expert_weights_scale", fmt::format("{} is not supported", scale));
   return {};
 }
 

@@ -60,6 +60,9 @@ TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
   ASSERT_NE(c->find("blk.1.ffn_up.weight"), nullptr);
   EXPECT_EQ(c->find("blk.1.ffn_up.weight")->shape, (std::vector<int64_t>{tiny::kFfn, tiny::kHidden}));
   EXPECT_EQ(c->find("nothing"), nullptr);
+  tiny::Bytes plain = file;
+  put("rope.freq_base", -1, 'x')(plain);
+  EXPECT_EQ(open(plain)->shape().rope_theta, 10000);
 }
 
 TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
@@ -87,6 +90,9 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
       {"no layers", put("qwen3.block_count", 4, 0u), "qwen3.block_count: 0"},
       {"no heads", put("qwen3.attention.head_count", 4, 0u), "attention.head_count: 0"},
       {"KV heads", put("head_count_kv", 4, 3u), "head_count_kv: 3 does not divide"},
+      {"KV heads left out", put("head_count_kv", -1, 'x'), "attn_k.weight has shape [16, 32], expected [32, 32]"},
+      {"quantised norm", [](auto& f) { put("output_norm.weight", 12, 8u)(f), f.resize(f.size() - 94); },
+          "must be f32, f16 or bf16"},
       {"head size", put("key_length", 4, 6u), "value_length"},
       {"context", put("context_length", 4, 1u << 30), "context length is 1073741824"},
       {"epsilon", put("layer_norm_rms_epsilon", 4, NAN), "norm epsilon"},
@@ -108,6 +114,12 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
       {"offset of another", put(q, 24, uint64_t(0)), "overlaps"},
       {"duplicate name", put(q, -8, 'k'), "blk.0.attn_k.weight: appears twice"},
       {"unknown name", put(q, -8, 'j'), "missing tensor blk.0.attn_q.weight of shape [32, 32]"},
+      {"gap",
+          [](auto& f) {
+            const size_t at = after(f, "output_norm.weight") + 16;
+            f.resize(f.size() + 128), f[at] ^= std::byte(128);
+          },
+          "a gap of 128 bytes"},
       {"trailing bytes", [](auto& f) { f.resize(f.size() + 64); }, "64 bytes after the last tensor"},
       {"wrong extents", put(q, 4, uint64_t(64), uint64_t(16)), "attn_q.weight has shape [16, 64], expected [32, 32]"},
   };
@@ -136,8 +148,19 @@ TEST(Gguf, RefusesKeysAndTensorsThatDoNotFit) {
         tensors.push_back({"blk.0.attn_k.bias", {tiny::kKvHeads * tiny::kHeadDim}});
       },
       "blk.0.attn_k.bias is not part of");
+  expect([](auto& out, auto&) { out.add_u32("qwen3.rope.dimension_count", 4); }, "only whole heads are supported");
   expect([](auto& out, auto&) { tiny::add_vocabulary(out, tiny::kVocab - 1); },
       "token_embd.weight has shape [40, 32], expected [39, 32]");
+}
+
+TEST(Gguf, HasTheBiasesThatTheFileHas) {
+  Qwen3Keys out;
+  auto tensors = tiny::gguf_tensors();
+  for (int layer = 0; layer < tiny::kLayers; ++layer)
+    for (const char* name : {"q", "k", "v"})
+      tensors.push_back({fmt::format("blk.{}.attn_{}.bias", layer, name), {*name == 'q' ? tiny::kQueryDim : tiny::kKvDim}});
+  const tiny::Bytes file = tiny::finish_gguf(out, tensors);
+  EXPECT_TRUE(open(file)->shape().qkv_bias);
 }
 
 TEST(Gguf, RefusesEveryTruncationOfHeaderAndData) {
@@ -187,14 +210,15 @@ TEST(Gguf, EndOfTextIdsComeFromKeysAndKnownControlTokens) {
   out.add_text("tokenizer.ggml.model", "gpt2");
   std::vector<std::string> tokens(tiny::kVocab, "x");
   Ints types(tiny::kVocab, 1);
-  tokens[5] = "<|im_end|>", types[5] = 3;
+  tokens[4] = "<|eom_id|>", tokens[5] = "<|im_end|>", types[4] = types[5] = 3;
   tokens[6] = "<|endoftext|>";  // a normal token that only looks like one
   out.add_texts("tokenizer.ggml.tokens", tokens);
   out.add_i32s("tokenizer.ggml.token_type", types);
   out.add_u32("tokenizer.ggml.eos_token_id", 9);
   out.add_u32("tokenizer.ggml.eot_token_id", 8);
+  out.add_u32("tokenizer.ggml.eom_token_id", 7);
   const auto c = out.open();
-  EXPECT_EQ(c->shape().eos_ids, (Ints{9, 8, 5}));
+  EXPECT_EQ(c->shape().eos_ids, (Ints{9, 8, 7, 4, 5}));
 }
 
 TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {
@@ -202,6 +226,7 @@ TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {
   out.add_text("qwen3.rope.scaling.type", "yarn");
   out.add_f32("qwen3.rope.scaling.factor", 4);
   out.add_u32("qwen3.rope.scaling.original_context_length", 128);
+  out.add_f32("qwen3.rope.scaling.attn_factor", 2);
   out.add_u32("qwen3.attention.sliding_window", 64);
   out.add_bools("qwen3.attention.sliding_window_pattern", {1, 0});
   out.add_f32("general.sampling.temp", 0.8f);
@@ -210,11 +235,23 @@ TEST(Gguf, ReadsRopeScalingWindowsAndSamplingKeys) {
   const ModelShape& s = c->shape();
   EXPECT_EQ(s.rope_scaling.kind, RopeScaling::Kind::Yarn);
   EXPECT_EQ(s.rope_scaling.original_context, 128);
-  EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+  EXPECT_NEAR(s.rope_scaling.attention_factor, 2 * (0.1 * std::log(4.0) + 1), 1e-12);
   EXPECT_EQ(s.window_of(0), 64);
   EXPECT_EQ(s.window_of(1), 0);
   EXPECT_EQ(c->sampling().temperature, 0.8);
   EXPECT_EQ(c->sampling().top_k, 20);
+}
+
+TEST(Gguf, OfEveryNLayersTheLastReadsAll) {
+  for (const uint32_t n : {2, 1}) {
+    Qwen3Keys out;
+    out.add_u32("qwen3.attention.sliding_window", 64);
+    out.add_u32("qwen3.attention.sliding_window_pattern", n);
+    out.add_f32("qwen3.rope.scaling.factor", 0);  // none
+    const auto c = out.open();
+    EXPECT_EQ(std::pair(c->shape().window_of(0), c->shape().window_of(1)), std::pair(64, n == 2 ? 0 : 64));
+    EXPECT_EQ(c->shape().rope_scaling.factor, 1);
+  }
 }
 
 TEST(Gguf, ScalesRopeLinearlyWhereNoTypeIsSaid) {
@@ -231,11 +268,37 @@ TEST(Gguf, ScalesRopeLinearlyWhereNoTypeIsSaid) {
 }
 
 TEST(Gguf, RefusesWhatWouldChangeResults) {
-  for (const char* name : {"attention.scale", "attention.clamp_kqv", "final_logit_softcapping"}) {
+  const auto expect = [](std::string_view words, const auto& add) {
     Qwen3Keys out;
-    out.add_f32(fmt::format("qwen3.{}", name), 1);
-    expect_part(open_error(tiny::finish_gguf(out, tiny::gguf_tensors())), fmt::format("{}: 1 is not supported", name));
-  }
+    add(out);
+    expect_part(open_error(tiny::finish_gguf(out, tiny::gguf_tensors())), words);
+  };
+  for (const char* name : {"attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "final_logit_softcapping"})
+    expect(fmt::format("{}: 1 is not supported", name), [&](auto& out) { out.add_f32(fmt::format("qwen3.{}", name), 1); });
+  for (const char* name : {"logit_scale", "residual_scale", "embedding_scale"})
+    for (const int factor : {1, 2})
+      expect(factor == 1 ? "accepted" : fmt::format("{}: 2 is not supported", name),
+          [&](auto& out) { out.add_f32(fmt::format("qwen3.{}", name), float(factor)); });
+  expect("only causal", [](auto& out) { out.add_bool("qwen3.attention.causal", false); });
+  expect("one of 2 parts", [](auto& out) { out.add_u32("split.count", 2); });
+  expect("yarn_ext_factor: only 1",
+      [](auto& out) { out.add_text("qwen3.rope.scaling.type", "yarn"), out.add_f32("qwen3.rope.scaling.yarn_ext_factor", 0); });
+}
+
+TEST(Gguf, KeysOfOtherFamiliesMustBeThere) {
+  using Keys = std::initializer_list<std::pair<const char*, uint32_t>>;
+  const auto error = [](const std::string& arch, Keys keys) {
+    GgufWriter out;
+    tiny::add_keys(out, arch);
+    for (const auto& [name, value] : keys) out.add_u32(fmt::format("{}.{}", arch, name), value);
+    return open_error(tiny::finish_gguf(out, tiny::gguf_tensors()));
+  };
+  expect_part(error("gpt-oss", {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}}),
+      "gpt-oss.attention.sliding_window: missing");
+  expect_part(
+      error("deepseek2",
+          {{"feed_forward_length", 64}, {"attention.kv_lora_rank", 16}, {"rope.dimension_count", 4}, {"expert_gating_func", 3}}),
+      "3 is not");
 }
 
 TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {

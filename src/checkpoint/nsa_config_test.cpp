@@ -50,6 +50,8 @@ TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   const ModelShape fla = shape_of(own);
   EXPECT_EQ(std::tie(fla.heads, fla.kv_heads, fla.ffn, fla.norm_eps), std::tuple(4, 2, int64_t(256), 1e-4));
   EXPECT_TRUE(fla.qkv_bias);
+  own["elementwise_affine"] = false;
+  expect_error(described(own), "norms without weights");
 }
 
 TEST(NsaConfig, RefusesByNameWhatDoesNotDivideOrIsNotComputed) {

@@ -112,7 +112,8 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   }
   t.bos_id = hf.bos_id;
   t.eos_id = hf.eos_id;
-  t.add_bos = hf.add_bos.value_or(template_adds_bos(member(json, "post_processor")));
+  // As from_json has it: the template has the last word.
+  t.add_bos = hf.add_bos.value_or(false) || template_adds_bos(member(json, "post_processor"));
   t.chat_template = hf.chat_template;
   const Json config = Json::parse(hf.tokenizer_config_json.empty() ? "{}" : hf.tokenizer_config_json, nullptr, false);
   if (const std::string padding = token_text(config, "pad_token"); !padding.empty()) {

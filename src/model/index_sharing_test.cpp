@@ -1,6 +1,8 @@
 #include "model/index_sharing.h"
 #include "base/test_results.h"
 
+#include <numeric>
+
 namespace hunch {
 namespace {
 
@@ -35,6 +37,14 @@ TEST(IndexSharing, KeepsForcedBlocksOfTheRowAndLeavesOutWhatIsBehindIt) {
   EXPECT_EQ(taken(10 * 16 - 1), (Ints{0, 3, 5, 8, 9, -1, -1, -1, -1}));
   EXPECT_EQ(taken(7 * 16), (Ints{0, 3, 5, 6, 7, -1, -1, -1, -1}));
   EXPECT_EQ(taken(5), (Ints{0, -1, -1, -1, -1, -1, -1, -1, -1}));
+  NsaShape many = s;
+  many.sel_count = 40;
+  EXPECT_EQ(shared_list_len(many), 40) << "what every row reads is listed";
+  many.sel_count = 31;
+  Ints chosen_of_many(31), listed(33);
+  std::iota(chosen_of_many.begin(), chosen_of_many.end(), 1);
+  take_shared(many, 99 * 16, chosen_of_many.data(), listed.data());
+  EXPECT_EQ(std::pair(listed[31], listed[32]), std::pair(99, 0)) << "no more than fit";
 }
 
 TEST(IndexSharing, KnowsWhenThereIsNone) {

@@ -1,8 +1,14 @@
 // Rows that are only stored leave in the cache what rows that attend leave there, to the bit.
 #include "model/layers.h"
 
+#include <map>
+#include <numeric>
+
 #include "backend/test_inputs.h"
+#include "checkpoint/model_info.h"
+#include "checkpoint/test_configs.h"
 #include "kv/page_pool.h"
+#include "model/decoder.h"
 
 namespace hunch {
 namespace {
@@ -61,6 +67,56 @@ std::vector<float> stored(bool latent, bool attends) {
 
 TEST(StoredRows, AreThoseOfAttention) {
   for (const bool latent : {false, true}) EXPECT_EQ(stored(latent, false), stored(latent, true)) << latent;
+}
+
+TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {
+  const auto backend = Register<Backend>::find("reference")->make({}).value();
+  const auto made = [&](const char* family, bool tied, const Decoder::Form& form) -> std::string {
+    const tiny::Bytes file = tiny::safetensors(tiny::folder_tensors(family));
+    const auto checkpoint = test::good(test::opened(file, test::with(tiny::config(family), "tie_word_embeddings", tied)));
+    auto model = Decoder::make({.backend = backend.get(), .checkpoint = checkpoint.get()}, form);
+    if (!model.ok()) return model.error().message;
+    size_t matrices = describe(*checkpoint).weight_bytes_per_token;
+    for (const Tensor& tensor : checkpoint->tensors()) matrices -= tensor.shape.size() == 1 ? tensor.bytes : 0;
+    EXPECT_EQ((*model)->weight_bytes(), matrices) << family;
+    return "";
+  };
+  for (const bool tied : {false, true}) EXPECT_EQ(made("qwen3_moe", tied, {.qk_norm = true}), "");
+  test::expect_part(made("llama", false, {.qk_norm = true}), "the file lacks q/k norm weights");
+  test::expect_part(made("qwen3", false, {}), "the file has q/k norm weights");
+  test::expect_part(made("qwen2", false, {}), "biases are not part of this family");
+}
+
+TEST(WeightLoader, TakesEachHeadsPart) {
+  const auto backend = Register<Backend>::find("reference")->make({}).value();
+  std::vector<float> up(64);
+  std::iota(up.begin(), up.end(), 0.0f);
+  const auto* data = reinterpret_cast<const std::byte*>(up.data());
+  std::map<std::string, Tensor> tensors;
+  const auto put = [&](const std::string& name, tiny::Shape shape) {
+    const size_t bytes = 4 * tiny::elements(shape);
+    tensors["blk.0." + name + ".weight"] = {name, DType::F32, std::move(shape), data, bytes};
+  };
+  WeightLoader load(*backend, [&](const std::string& name) { return tensors.contains(name) ? &tensors[name] : nullptr; });
+  const auto first = [&](const Weight& weight) {
+    const int32_t row = 0;
+    std::vector<float> out(weight.in_dim);
+    backend->embed(
+        {.ids = View<const int32_t, 1>(&row, 1), .table = &weight, .out = View<float, 2>(out.data(), 1, weight.in_dim)});
+    return out[0];
+  };
+  ModelShape s{
+      .heads = 2, .kv_heads = 2, .head_dim = 2, .latent = {.kv_rank = 3, .nope = 2, .rope = 2, .value = 4, .split = true}};
+  put("attn_q", {8, 4}), put("attn_kv_a_mqa", {5, 4}), put("attn_k_b", {2, 3, 2}), put("attn_v_b", {2, 4, 3});
+  const auto latent = load_latent(load, s, 0);
+  EXPECT_EQ(first(*latent->key[1]), 6);
+  EXPECT_EQ(first(*latent->value[1]), 12);
+  s.nsa = {.kind = NsaShape::Kind::Mean, .variant = "std", .cmp_len = 4, .cmp_stride = 2, .block_positions = true};
+  s.rope_scaling = {.kind = RopeScaling::Kind::Yarn, .attention_factor = 1.5};
+  put("nsa_gate", {6, 4}), put("nsa_cmp_pe", {2, 4, 2});
+  const auto nsa = load_nsa(*backend, load, s, 0);
+  EXPECT_EQ(std::vector<float>(floats(nsa->offset), floats(nsa->offset) + 4), (std::vector<float>{3, 4, 11, 12}));
+  EXPECT_EQ(nsa->magnitude, 1.5f);
 }
 
 }

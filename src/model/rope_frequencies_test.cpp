@@ -61,6 +61,17 @@ TEST(RopeFrequencies, YarnBlendsByDimensionAndScalesTheMagnitude) {
   EXPECT_FLOAT_EQ(rope_frequencies(s).magnitude, 1.5f);
 }
 
+// Dimensions 0 to 2, 1 to 7 (not 8), 0 to 0.
+TEST(RopeFrequencies, YarnsRangeStaysWithinTheHead) {
+  for (const auto& [context, fast, pair, expected] :
+      {std::tuple(64, 32, 0, 1.0), {64, 32, 1, 0.0625}, {1 << 27, 1000000, 2, 0.01 * (1 / 24.0 + 5 / 6.0)}, {4, 32, 0, 1.0}}) {
+    ModelShape s = shape(8, 10000);
+    s.rope_scaling = {
+        .kind = RopeScaling::Kind::Yarn, .factor = 4, .original_context = double(context), .beta_fast = double(fast)};
+    EXPECT_FLOAT_EQ(rope_frequencies(s).inv_freq[pair], float(expected)) << context;
+  }
+}
+
 // gpt-oss: the correction range 8.093 to 17.398 is not rounded, cosine and sine are 1.34657 times themselves.
 TEST(RopeFrequencies, YarnWithoutRoundingKeepsItsRange) {
   ModelShape s = shape(64, 150000);
@@ -83,6 +94,8 @@ TEST(RopeFrequencies, FactorsOfTheFileDivideEachFrequency) {
   s.rope_factors = {1, 2, 4, 8};
   const RopeFrequencies rope = rope_frequencies(s);
   for (int i = 0; i < 4; ++i) EXPECT_FLOAT_EQ(rope.inv_freq[i], (std::array{1.0f, 0.05f, 0.0025f, 0.000125f}[i]));
+  s.rope_scaling = {.kind = RopeScaling::Kind::Linear, .factor = 2};
+  EXPECT_FLOAT_EQ(rope_frequencies(s).inv_freq[1], 0.025f);
 }
 
 }

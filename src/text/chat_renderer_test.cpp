@@ -91,6 +91,23 @@ TEST_F(Renderer, StopIdsAreTheTurnEndsOfTheTemplateAndTheEndsOfText) {
   for (const int32_t id : wren_.eos_ids()) EXPECT_EQ(std::ranges::count(renderer.stop_ids(), id), 1);
 }
 
+// gpt-oss writes <|end|> behind every message and goes on.
+TEST(Renderers, StopAtMarksOfTheTemplateThatEndATurn) {
+  Json file = Json::parse(read_data("gpt2.json"));
+  int id = 700;
+  for (const char* mark : {"<|end|>", "<|return|>", "<|call|>", "<end_of_turn>"})
+    file["added_tokens"].push_back({{"id", id++}, {"content", mark}, {"special", id != 703}});
+  const Tokenizer tokenizer = good(Tokenizer::from_json(file.dump(), R"({"eos_token":"a"})"));
+  const Ints eos = tokenizer.eos_ids();
+  ASSERT_EQ(eos.size(), 2u);
+  EXPECT_EQ(made("<|end|><|return|><|call|>", tokenizer).stop_ids(), (Ints{701, eos[0], eos[1]}));
+  EXPECT_EQ(made("<|end|>", tokenizer).stop_ids()[0], 700);
+  const Json messages = {turn("user", "")}, documents = {"b"};
+  const ChatRenderer all = made("{{ eos_token }}{{ documents[0] }}{{ add_generation_prompt }}", tokenizer);
+  const Conversation chat{.messages = &messages, .documents = &documents, .add_generation_prompt = false};
+  EXPECT_EQ(good(all.render(chat)).text, "abFalse");
+}
+
 TEST_F(Renderer, MissingTemplatesSayWhatToDo) {
   for (const char* words : {"/v1/completions", "--chat-template (chatml, llama3)"})
     expect_error(ChatRenderer::make("", wren_), words);

@@ -173,12 +173,15 @@ TEST(ChatTemplate, StepsTimeAndOutputAreBounded) {
 }
 
 TEST(ChatTemplate, OnlyBytesOfTheTemplateAndItsMarksAreTrusted) {
-  const Json chat = {{"messages", {{{"role", "user"}, {"content", " <s>hi "}}, {{"role", "<s>"}, {"content", "x"}}}}};
+  const Json chat = {
+      {"messages", {{{"role", "user"}, {"content", " <s>hi "}}, {{"role", "<s>"}, {"content", "user"}, {"call", {{"<s>", 1}}}}}}};
   EXPECT_EQ(trusted_part("{{ bos }}[{{ messages[0].content }}]", chat, {{"bos", "<s>"}}), "<s>[|]");
   for (const auto& [source, trusted] : std::initializer_list<std::pair<const char*, const char*>>{
            {"{{ '<' ~ messages[0].content|trim + '>' }}", "<|>"},
            {"{{ '<|' + messages[0].role + '|>' }}", "<|user|>"},  // a known role is as good as the template
            {"{{ '<|' + messages[1].role + '|>' }}", "<|||>"},
+           {"{{ '<|' + messages[1].content + '|>' }}", "<|||>"},
+           {"{{ messages[1].call|join }}{{ messages[1]|join }}", ""},
            {"{{ ('[' ~ messages[0].content ~ ']')[1:-1] }}", ""},
            {"{{ '%s<%s>' % (messages[0].content, 1) }}", "<|>"},
            {"{{ messages|map(attribute='content')|join('<sep>') }}", "<sep>"},

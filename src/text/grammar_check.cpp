@@ -357,6 +357,7 @@ Status check_repetitions(std::string_view what, std::string_view pattern) {
             fmt::format("{}: schema_too_complex: the repetition at byte {} makes more than {} copies", what, i, kMaxRepetitions));
       last *= most;
       copies.back() = std::max(copies.back(), last);
+      i = at;  // its digits are no items
     } else if (c != '*' && c != '+' && c != '?' && c != ' ') {
       last = 1;
     }

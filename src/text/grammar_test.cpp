@@ -82,6 +82,7 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
   EXPECT_FALSE(fits(schema, R"({"name": "Ada", "age": 36, "more": 1})"));
   EXPECT_TRUE(takes(Kind::JsonObject, "", R"({"a": [1, {"b": null}], "c": "é"})"));
   EXPECT_FALSE(takes(Kind::JsonObject, "", "[1]"));
+  for (const int blanks : {20, 21}) EXPECT_EQ(takes(Kind::JsonObject, "", "{" + std::string(blanks, ' ') + "}"), blanks == 20);
   EXPECT_FALSE(takes(Kind::JsonObject, "", R"({"a": 1)"));
   EXPECT_TRUE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "abc-xyx"));
   EXPECT_FALSE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "a-x"));
@@ -106,6 +107,7 @@ TEST_F(Grammars, AreWhatLlamaCppTakes) {
   for (const char* text : {"a", "a "}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\" ws # |\nws ::= | \" \"", text)) << text;
   EXPECT_TRUE(takes(Kind::Grammar, "root ::= . \"b\" .* [.|)] \"(|\"", "éb.(|"));
   EXPECT_FALSE(takes(Kind::Grammar, "root ::= . \"b\"", "b"));
+  EXPECT_TRUE(takes(Kind::Grammar, "root ::= a.b\na.b ::= \"x\"", "x"));
   EXPECT_TRUE(takes(Kind::Grammar, R"(root ::= "\[\"" [\]"] "\\")", "[\"]\\"));
   for (const char* text : {"", "aaa"}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\"{ ,3}", text)) << text;
   EXPECT_FALSE(takes(Kind::Grammar, "root ::= \"a\"{,3}", "aaaa"));
@@ -154,6 +156,11 @@ TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
   }
   EXPECT_EQ(mask(at), masks[0]);
   EXPECT_EQ(at.taken(), 0);
+  for (const int32_t id : ids_of("yes")) ASSERT_TRUE(at.accept(id));
+  ASSERT_TRUE(at.accept(eos()));
+  EXPECT_FALSE(at.accept(ids_of("terday")[0]));
+  at.reset();
+  EXPECT_EQ(mask(at), masks[0]);
 }
 
 // Neither the length of a string nor what stands before makes a raw control character or half a surrogate pair valid.
@@ -164,12 +171,17 @@ TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
     for (const char control : {'\x01', '\t', '\n', '\x1b', '\x1f'})
       EXPECT_FALSE(fits(schema, std::string("\"a") + control + "b\"")) << int(control);
   }
-  EXPECT_TRUE(fits(any, R"("\ud83D\uDe00 \u00e9 \ud7ff")"));
-  for (const char* half : {R"("\ud83d")", R"("\ud83d\n")", R"("\ud83d\u0041")", R"("\udc00")"})
+  EXPECT_TRUE(fits(any, R"("\ud83D\uDe00 \u00e9 \ud7ff\/")"));
+  for (const char* half : {R"("\ud83d\udbff")", R"("\ud83d")", R"("\ud83d\n")", R"("\ud83d\u0041")", R"("\udc00")"})
     EXPECT_FALSE(fits(any, half)) << half;
   GrammarState at = state(Kind::JsonSchema, bounded);
   ASSERT_TRUE(at.accept(ids_of("\"")[0]));
   expect_true_mask(at);
+  GrammarState escape = state(Kind::JsonSchema, any);
+  for (const int32_t id : ids_of(R"("\ud8)")) ASSERT_TRUE(escape.accept(id));
+  expect_true_mask(escape);
+  escape.reset();
+  EXPECT_TRUE(escape.accept(ids_of("\"")[0]));
 }
 
 TEST_F(Grammars, KnowWhatIsForced) {
@@ -182,6 +194,8 @@ TEST_F(Grammars, KnowWhatIsForced) {
   EXPECT_EQ(endless.forced(100), "ab");
   GrammarState long_one = state(Kind::Regex, "(ab){40}");
   EXPECT_EQ(long_one.forced(10), "ababababab");
+  GrammarState may_end = state(Kind::Regex, "ab(cd)?"), two_lines = state(Kind::Choice, "", {"a\nb"});
+  EXPECT_EQ(may_end.forced(9) + two_lines.forced(9), "aba\nb");
 }
 
 TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
@@ -191,6 +205,10 @@ TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
   expect_refused(Kind::Grammar, {"rot ::= \"a\"", "root ::= missing"});
   EXPECT_NE(error(Kind::Choice, ""), "");
   EXPECT_NE(error(Kind::Choice, "", {"a", ""}), "");
+  EXPECT_NE(error(Kind::Choice, "", {std::string("a\0b", 3)}), "");
+  GrammarCompiler few(tokenizer(), 9, {-1, 3, 9}, {.seconds = 60});
+  EXPECT_EQ(few.end_ids(), Ints{3});
+  test::expect_error(few.compile({.kind = Kind::Choice, .choices = {"é"}}), "no output of this model's tokens");
 }
 
 // A constraint that would be kept in part is not kept at all.
@@ -209,7 +227,14 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
           R"({"properties":{"a":{}},"propertyNames":{"enum":["b"]}})",
           R"({"type":"object","patternProperties":{"^a+$":{}},"properties":{"aa":{}}})",
           R"({"type":"object","patternProperties":{"^a+$":{}},"additionalProperties":{}})",
-          R"({"type":"object","patternProperties":{"^a.*$":{},"^.*b$":{}}})"});
+          R"({"type":"object","patternProperties":{"^a.*$":{},"^.*b$":{}}})",
+          R"({"properties":{"a":{}},"unevaluatedProperties":{},"minProperties":2})",
+          R"({"type":"object","propertyNames":{"type":"string","not":{}}})", R"({"type":"string","format":"idn-email"})",
+          R"({"enum":["a"],"anyOf":[{"const":"b"}]})", R"({"type":"integer","enum":[1.5]})", R"({"type":"string","const":1})",
+          R"({"const":18446744073709551615})", R"({"$ref":"#/definitions/a","definitions":{"a":{"type":"null","not":{}}}})",
+          R"({"type":[]})"});
+  for (const char* key : {"else", "dependentSchemas", "$dynamicRef"})
+    expect_refused(Kind::JsonSchema, {fmt::format(R"({{"type":"array","{}":1}})", key)});
   EXPECT_EQ(error(Kind::JsonSchema, R"({"properties":{"a":{},"b":{"type":"integer","format":"int32"}},"minProperties":2})"), "");
   expect_refused(Kind::Regex, {"a(?=b)b", "(a)\\1", "a$b"});
   EXPECT_EQ(error(Kind::Regex, "^a[$^]\\$$"), "");
@@ -238,7 +263,10 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   const std::string email = R"({"type": "string", "format": "email"})";
   EXPECT_TRUE(fits(email, R"("\"\n\\\"@ab.cd")"));
   EXPECT_FALSE(fits(email, R"("\"\a\"@ab.cd")"));
-  EXPECT_FALSE(fits(email, R"("\"\u00g0\"@ab.cd")"));
+  for (const char* text : {R"("\"\u00g0\"@ab.cd")", R"("\"\ud8g0\udc00\"@ab.cd")"}) EXPECT_FALSE(fits(email, text)) << text;
+  GrammarState at = state(Kind::JsonSchema, email);
+  for (const int32_t id : ids_of(R"("\")")) ASSERT_TRUE(at.accept(id));
+  expect_true_mask(at);
 }
 
 // What scripts/xgrammar.patch makes of the library.
@@ -299,14 +327,21 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   };
   std::string deep, many = R"({"enum": [0)";
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
-  for (const std::string& schema : {deep, many + "]}", std::string(R"({"type": "string", "maxLength": 100000000})"),
+  std::string some = many.substr(0, 14000) + "0]}", bools = R"({"prefixItems": [true)";
+  for (int i = 0; i < kMaxSchemaValues; ++i) bools += ",true";
+  EXPECT_TRUE(check_structured({.kind = Kind::JsonSchema, .text = some}).ok());
+  for (const std::string& schema : {deep, many + "]}", fmt::format(R"({{"anyOf": [{0},{0}]}})", some), bools + "]}",
+           std::string(R"({"type": "string", "maxLength": 100000000})"),
            std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
     expect_refused(Kind::JsonSchema, {schema});
-  for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("((a|[)(]{200}){3}b){200,}"),
-           std::string(kMaxGrammarBytes + 1, 'a'), std::string(300, '(') + "a" + std::string(300, ')')})
+  for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("(.{,999}){999}"), std::string("a{101}{101}"),
+           std::string("((a{99})b){999}"), std::string("((a|[)(]{200}){3}b){200,}"), std::string(kMaxGrammarBytes + 1, 'a'),
+           std::string(300, '(') + "a" + std::string(300, ')')})
     expect_refused(Kind::Regex, regex);
-  expect_refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}){200}");
-  EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{100}d{100}"}).ok());
+  expect_refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}) {200}");
+  EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{999}\\d{99}"}).ok());
+  test::expect_error(
+      check_structured({.kind = Kind::Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
   for (const size_t more : {0, 1})
     EXPECT_EQ(check_structured({.kind = Kind::Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
 }
@@ -324,8 +359,10 @@ TEST_F(Grammars, AreKeptWithinABound) {
   const auto regex = [](int i) { return StructuredOutput{.kind = Kind::Regex, .text = "a{2}b" + std::to_string(i)}; };
   const auto first = test::good(bounded.compile(regex(0)));
   EXPECT_EQ(bounded.compile(regex(0))->get(), first.get()) << "compiled once";
-  for (int i = 1; i < 300; ++i) {
+  const auto used = test::good(bounded.compile(regex(1)));
+  for (int i = 2; i < 300; ++i) {
     ASSERT_TRUE(bounded.compile(regex(i)).ok());
+    ASSERT_EQ(bounded.compile(regex(1))->get(), used.get());
     EXPECT_LE(bounded.cached_bytes(), 20000u);
   }
   EXPECT_NE(bounded.compile(regex(0))->get(), first.get()) << "it had to go";

@@ -35,6 +35,16 @@ TEST(Tokenizer, GgufVocabularyGivesTheIdsOfTokenizerJson) {
   }
 }
 
+TEST(Tokenizer, GgufRowsThatAreNoWordsSpellNothing) {
+  GgufCopy copy("gpt2");
+  const size_t n = copy.tokens.size();
+  copy.put(n, "<unk>", 2), copy.put(n + 1, "[PAD]", 5), copy.put(n + 2, "", 1), copy.put(n + 3, "", 1);
+  const Tokenizer tokenizer = good(Tokenizer::from_gguf(copy.vocab("llama-bpe")));
+  EXPECT_TRUE(tokenizer.is_special(int32_t(n)));
+  EXPECT_EQ(tokenizer.token_bytes(int32_t(n + 1)), "");
+  EXPECT_FALSE(tokenizer.adds_bos()) << "it names none";
+}
+
 TEST(Tokenizer, RefusesAnUnknownGgufPreAndListsTheKnown) {
   const GgufCopy copy("gpt2");
   for (const std::string_view word : {"tokenizer.ggml.pre", "tekken", "gpt-2", "llama-bpe", "qwen2"})
@@ -65,6 +75,8 @@ TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
   expect("longer than 8192 bytes", [](auto& c, auto&) { c.tokens[9].assign(100'000'000, 'x'); });
   expect("lacks", [](auto& c, auto&) { c.merges[9] = "a " + std::string(100'000'000, 'x'); });
   expect("EOS id", [](auto&, auto& v) { v.eos_id = 1 << 30; });
+  expect("BOS id", [](auto&, auto& v) { v.bos_id = 1 << 30; });
+  expect("not UTF-8", [](auto& c, auto&) { c.put(c.tokens.size(), "\xFF", 3); });
   expect("BOS", [](auto&, auto& v) { v.add_bos = true; });
 }
 
@@ -103,27 +115,92 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   refuses("/pre_tokenizer", split({{"Regex", "(a+)+b"}}, "Isolated"), "(a+)+b");
   refuses("/pre_tokenizer", split({{"String", " "}}, "Isolated"), "Regex");
   refuses("/pre_tokenizer", split({{"Regex", "x"}}, "Removed"), "Removed");
+  json known = split({{"Regex", R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"}}, "Isolated");
+  json& steps = known["pretokenizers"];
+  steps.push_back(byte_level);
+  refuses("/pre_tokenizer", known, "nothing may follow");
+  steps[1] = steps[0];
+  refuses("/pre_tokenizer", known, "more than one Split");
+  steps.erase(1), steps[0]["invert"] = true;
+  refuses("/pre_tokenizer", known, "without invert");
+  refuses("/pre_tokenizer", {{"type", "ByteLevel"}}, "add_prefix_space");
   refuses("/post_processor", {{"type", "BertProcessing"}}, "BertProcessing");
   const json text = {{"Sequence", {{"id", "A"}}}}, special = {{"SpecialToken", {{"id", "<|endoftext|>"}}}};
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, special}}}, "<|endoftext|>");
   refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"special_tokens", json::object()}},
       "no single id");
+  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, text}}}, "repeats");
+  refuses("/post_processor",
+      {{"type", "TemplateProcessing"}, {"single", {special, special, text}},
+          {"special_tokens", {{"<|endoftext|>", {{"ids", {600}}}}}}},
+      "one token, before the text");
   refuses("/decoder", {{"type", "WordPiece"}}, "WordPiece");
   refuses("/model/type", "Unigram", "Unigram");
   refuses("/model/byte_fallback", true, "byte_fallback");
   refuses("/model/dropout", 0.1, "dropout");
-  refuses("/model/end_of_word_suffix", "</w>", "</w>");
+  for (const char* key : {"end_of_word_suffix", "continuing_subword_prefix"})
+    refuses(std::string("/model/") + key, "</w>", "</w>");
   refuses("/model/vocab", json::array(), "vocab");
   refuses("/model/vocab/a", -1, "not an integer");
   refuses("/model/vocab/a", 1e300, "not an integer");
   refuses("/model/vocab/a", (1 << 20), "not an integer");
   refuses("/model/vocab/a", 7, "one id");
-  refuses("/model/merges/0", "a", "merge 0");
+  for (const char* merge : {"a", "a b c"}) refuses("/model/merges/0", merge, "not two tokens");
   refuses("/model/merges/0", {"a", 1}, "merge 0");
   refuses("/model/merges/0", {"a", "Zebra"}, "Zebra");
   refuses("/added_tokens/0/id", 3, "added token");
   refuses("/added_tokens/0/content", "", "empty");
   refuses("/added_tokens/0/content", std::string(600, 'x'), "longer than 512");
+}
+
+TEST(Tokenizer, DefaultsAreThoseOfHuggingFace) {
+  json file = gpt2_json();
+  file["pre_tokenizer"].erase("use_regex"), file["model"].erase("ignore_merges"), file["model"]["vocab"]["qz"] = 700;
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+      {"single", {{{"SpecialToken", {{"id", "B"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+      {"special_tokens", {{"B", {{"ids", {5}}}}}}};
+  file["added_tokens"].push_back({{"id", 701}, {"content", "<|eot_id|>"}});
+  const char* config = R"({"bos_token":"a"})";
+  const Tokenizer with = good(Tokenizer::from_json(file.dump(), config));
+  EXPECT_EQ(encode(with, "qz").size(), 3u);
+  EXPECT_EQ(encode(with, "qz")[0], 5) << "the template has the last word";
+  EXPECT_TRUE(with.eos_ids().size() == 1 && !with.is_special(701)) << "no end mark";
+  EXPECT_FALSE(good(Tokenizer::from_json(gpt2_json().dump(), config)).adds_bos());
+}
+
+// Which of them are found before NFC, and in which ranges of a chat.
+TEST(Tokenizer, AddedTokensAreNormalizedUnlessSpecial) {
+  json file = gpt2_json();
+  file["normalizer"] = {{"type", "NFC"}};
+  auto& added = file["added_tokens"];
+  added.push_back({{"id", 701}, {"content", "e\u0301"}});
+  added.push_back({{"id", 702}, {"content", "o\u0301"}, {"special", true}});
+  added.push_back({{"id", 703}, {"content", "<x>"}, {"special", true}, {"normalized", true}});
+  added.push_back({{"id", file["model"]["vocab"]["a"]}, {"content", "a"}, {"special", true}});
+  const Tokenizer tokenizer = good(Tokenizer::from_json(file.dump()));
+  EXPECT_EQ(encode(tokenizer, "\u00e9"), Ints{701});
+  EXPECT_EQ(std::ranges::count(encode(tokenizer, "\u00f3"), 702), 0);
+  const std::string cut = "<x><|endoftext|><x><x>";
+  const auto marks = [&](const std::string& text, const AddedTokens::Ranges& in) {
+    return std::ranges::count(encode(tokenizer, text, {.special_in = &in}), 703);
+  };
+  EXPECT_EQ(marks(cut, {{0, 16}, {19, 22}}), 2);
+  EXPECT_EQ(marks(cut, {{0, 3}, {3, 22}}), 3);
+  EXPECT_EQ(marks("e\u0301<x>", {{1, 6}}), 0) << "no place stands for what composes across a border";
+  const AddedTokens::Ranges none;
+  expect_error(tokenizer.encode("a", {.special_in = &none}), "not safe for chat");
+}
+
+TEST(Tokenizer, LooksForShorterMarksWhereALongerOneLeavesItsRange) {
+  const AddedTokens tokens({{.id = 1, .content = "<a", .special = true}, {.id = 2, .content = "<a>", .special = true},
+      {.id = 3, .content = "><", .special = true}, {.id = 4, .content = "+<a>", .special = true}});
+  using Case = std::tuple<std::string, AddedTokens::Ranges, int, size_t>;
+  for (const auto& [text, ranges, id, at] : {Case{"<a>", {{0, 2}}, 1, 0}, {"+<a>", {{0, 3}}, 1, 1}, {"<a><", {{2, 4}}, 3, 2}}) {
+    const auto pieces = tokens.split(text, true, &ranges);
+    const auto found = std::ranges::find(pieces, id, &AddedTokens::Piece::id);
+    ASSERT_NE(found, pieces.end()) << text;
+    EXPECT_EQ(found->begin, at);
+  }
 }
 
 TEST(Tokenizer, RefusesHostileJsonQuickly) {

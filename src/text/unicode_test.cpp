@@ -68,13 +68,15 @@ TEST(Unicode, WhiteSpaceAndWordsAtTheEdgesOfText) {
   EXPECT_EQ(white_space_at_end("x \xE3\x80\x80\n"), 5u);
   EXPECT_EQ(white_space_at_start("\xC2\xA0\t x "), 4u);
   EXPECT_EQ(white_space_at_start("\xE1\xA0\x8E x"), 0u);  // U+180E is white space no more
+  EXPECT_EQ(white_space_at_start("\xE2\x80\xAF"), 3u);
+  EXPECT_TRUE(starts_with_word("\xE2\x85\xA7") && starts_with_word("\xE2\x80\x8D"));  // a Roman numeral, a joiner
   EXPECT_TRUE(ends_with_word("x_") && ends_with_word("\xC3\xA9") && starts_with_word("1"));
   EXPECT_FALSE(ends_with_word("x-") || ends_with_word("") || starts_with_word("\xE2\x80\x94"));
 }
 
 TEST(Excerpt, IsShortValidAndOnOneLine) {
   EXPECT_EQ(excerpt("ab"), "\"ab\"");
-  EXPECT_EQ(excerpt("a\nb\x01\xFF"), "\"a\\nb\\x01\\xFF\"");
+  EXPECT_EQ(excerpt("a\nb\x01\xC2\x9B\xFF"), "\"a\\nb\\x01\\xC2\\x9B\\xFF\"");
   EXPECT_EQ(excerpt("\xC3\xA9\xC3\xA9\xC3\xA9", 2), "\"\xC3\xA9\xC3\xA9...\"");
 }
 

@@ -70,9 +70,10 @@ Result<std::pair<size_t, size_t>> window(const Value& self, const Params& params
     HUNCH_TRY(bounds[i], params.integer(i + 1, 0));
     if (bounds[i] < 0) bounds[i] = std::max<int64_t>(0, bounds[i] + length);
   }
-  if (bounds[0] > length) return std::pair<size_t, size_t>(1, 0);  // nothing, not even the empty text
+  bounds[1] = std::min(bounds[1], length);
+  if (bounds[0] > bounds[1]) return std::pair<size_t, size_t>(1, 0);  // nothing, not even the empty text
   const size_t begin = self.text->byte_of(bounds[0]);
-  return std::pair<size_t, size_t>(begin, std::max(begin, self.text->byte_of(std::min(bounds[1], length))));
+  return std::pair<size_t, size_t>(begin, self.text->byte_of(bounds[1]));
 }
 
 template <bool kStart>
@@ -159,7 +160,7 @@ Result<Value> split(In in, const Value& self, Args args) {
           end += character.size();
           return true;
         });
-      else end = space_at_end(text);
+      else end = text.size();
       parts.push_back({at, end});
       at = skip_space(text, end);
     }
@@ -172,7 +173,7 @@ Result<Value> split(In in, const Value& self, Args args) {
         if (is_space(utf8_step(text.substr(at, begin - at)).code)) break;
         begin = at;
       }
-      if (limit-- <= 0) begin = skip_space(text, 0);
+      if (limit-- <= 0) begin = 0;
       parts.push_back({begin, end});
       end = space_at_end(text.substr(0, begin));
     }
