@@ -10,16 +10,18 @@
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
+using namespace hunch;
+
 struct hunch_engine {
-  std::unique_ptr<hunch::Engine> engine;
+  std::unique_ptr<Engine> engine;
   std::atomic<int> streams{0};
 };
 
 struct hunch_stream {
   hunch_engine* owner = nullptr;
-  std::unique_ptr<hunch::TokenStream> stream;
-  hunch::TokenEvent event;  // what the last token points to
-  std::unique_ptr<hunch::Generation> generation;
+  std::unique_ptr<TokenStream> stream;
+  TokenEvent event;  // what the last token points to
+  std::unique_ptr<Generation> generation;
 };
 
 namespace {
@@ -33,8 +35,8 @@ hunch_status say(hunch_error* error, hunch_status status, std::string_view messa
 }
 hunch_status good(hunch_error* error) { return say(error, HUNCH_STATUS_OK, ""); }
 hunch_status usage(hunch_error* error, std::string_view message) { return say(error, HUNCH_STATUS_USAGE, message); }
-hunch_status failed(hunch_error* error, const hunch::Error& why) {
-  return say(error, why.kind == hunch::Error::Kind::Usage ? HUNCH_STATUS_USAGE : HUNCH_STATUS_FAILURE, why.message);
+hunch_status failed(hunch_error* error, const Error& why) {
+  return say(error, why.kind == Error::Kind::Usage ? HUNCH_STATUS_USAGE : HUNCH_STATUS_FAILURE, why.message);
 }
 
 // Runs `body`; what it throws becomes a failure.
@@ -61,20 +63,14 @@ bool read_struct(const S* from, S& to) {
   return true;
 }
 template <class S>
-bool write_struct(S from, S* to) {
-  if (!has_size(to)) return false;
-  const size_t size = to->size;
-  from.size = size;
-  std::memcpy(to, &from, std::min(size, sizeof(S)));
-  return true;
+hunch_status write_struct(S from, S* to, hunch_error* error) {
+  if (!has_size(to)) return usage(error, kNoSize);
+  from.size = to->size;
+  std::memcpy(to, &from, std::min(from.size, sizeof(S)));
+  return good(error);
 }
 
 std::string text_or(const char* text, std::string otherwise) { return text ? text : std::move(otherwise); }
-
-const hunch::Tokenizer* tokenizer_of(const hunch_engine& engine) {
-  auto& tokenizer = engine.engine->parts().tokenizer;
-  return tokenizer ? &*tokenizer : nullptr;
-}
 
 // Null where a list is said to have members and has none.
 template <class T>
@@ -82,8 +78,8 @@ bool missing(const T* list, size_t count) {
   return count > 0 && !list;
 }
 
-hunch_status to_structure(const hunch_request& from, hunch::StructuredOutput& to, hunch_error* error) {
-  using Kind = hunch::StructuredOutput::Kind;
+hunch_status to_structure(const hunch_request& from, StructuredOutput& to, hunch_error* error) {
+  using Kind = StructuredOutput::Kind;
   constexpr Kind kKinds[] = {Kind::None, Kind::JsonObject, Kind::JsonSchema, Kind::Regex, Kind::Choice, Kind::Grammar};
   if (from.structure < 0 || from.structure >= int(std::size(kKinds))) return usage(error, "structure is no hunch_structure");
   to.kind = kKinds[from.structure];
@@ -100,7 +96,7 @@ hunch_status to_structure(const hunch_request& from, hunch::StructuredOutput& to
   return HUNCH_STATUS_OK;
 }
 
-hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_error* error) {
+hunch_status to_request(const hunch_request& from, Request& to, hunch_error* error) {
   if (missing(from.prompt, from.prompt_len)) return usage(error, "prompt is NULL and prompt_len is not 0");
   if (missing(from.stop_ids, from.num_stop_ids)) return usage(error, "stop_ids is NULL and num_stop_ids is not 0");
   if (missing(from.stop, from.num_stop)) return usage(error, "stop is NULL and num_stop is not 0");
@@ -114,7 +110,7 @@ hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_err
     if (!from.stop[i] || !*from.stop[i]) return usage(error, "a stop text is NULL or empty");
     to.stop.emplace_back(from.stop[i]);
   }
-  hunch::SamplingOptions& s = to.sampling;
+  SamplingOptions& s = to.sampling;
   // Not "below 0": NaN must reach the engine, which refuses it.
   if (!(from.temperature < 0)) s.temperature = from.temperature;
   if (!(from.top_p < 0)) s.top_p = from.top_p;
@@ -126,7 +122,7 @@ hunch_status to_request(const hunch_request& from, hunch::Request& to, hunch_err
   s.frequency_penalty = from.frequency_penalty;
   s.min_tokens = from.min_tokens;
   s.logprobs = from.logprobs;
-  hunch::SpeculationOptions& o = to.speculation;
+  SpeculationOptions& o = to.speculation;
   o.proposer = text_or(from.drafter, o.proposer);
   o.policy = text_or(from.policy, o.policy);
   o.rule = text_or(from.rule, o.rule);
@@ -145,7 +141,7 @@ void hunch_engine_options_init(hunch_engine_options* options) {
   if (!options) return;
   *options = {};
   options->size = sizeof *options;
-  options->max_num_seqs = hunch::EngineOptions{}.max_num_seqs;
+  options->max_num_seqs = EngineOptions{}.max_num_seqs;
   options->prefix_caching = 1;
 }
 
@@ -157,7 +153,7 @@ hunch_status hunch_engine_load(const hunch_engine_options* options, hunch_engine
     hunch_engine_options_init(&given);
     if (!read_struct(options, given)) return usage(error, kNoSize);
     if (!given.model || !*given.model) return usage(error, "model is not set: a Hugging Face folder or a GGUF file");
-    hunch::EngineOptions to;
+    EngineOptions to;
     to.model = given.model;
     to.device = text_or(given.device, to.device);
     to.isa = text_or(given.isa, "");
@@ -170,11 +166,9 @@ hunch_status hunch_engine_load(const hunch_engine_options* options, hunch_engine
     to.kv_memory_bytes = given.kv_memory_bytes;
     if (to.threads < 0 || to.max_num_batched_tokens < 0 || to.kv_memory_bytes < 0)
       return usage(error, "threads, max_num_batched_tokens and kv_memory_bytes must be 0 or more");
-    auto loaded = hunch::Engine::load(to);
+    auto loaded = Engine::load(to);
     if (!loaded.ok()) return failed(error, loaded.error());
-    auto made = std::make_unique<hunch_engine>();
-    made->engine = std::move(*loaded);
-    *engine = made.release();
+    *engine = new hunch_engine{.engine = std::move(*loaded)};
     return good(error);
   });
 }
@@ -192,7 +186,7 @@ int64_t hunch_engine_context_len(const hunch_engine* engine) { return engine ? e
 hunch_status hunch_engine_get_stats(const hunch_engine* engine, hunch_engine_stats* stats, hunch_error* error) {
   return guarded(error, [&] {
     if (!engine || !stats) return usage(error, "engine or stats is NULL");
-    const hunch::EngineStats s = engine->engine->stats();
+    const EngineStats s = engine->engine->stats();
     hunch_engine_stats out{};
     out.running = s.running, out.waiting = s.waiting;
     out.kv_pages_used = s.kv_pages_used, out.kv_pages_cached = s.kv_pages_cached, out.kv_pages_total = s.kv_pages_total;
@@ -201,7 +195,7 @@ hunch_status hunch_engine_get_stats(const hunch_engine* engine, hunch_engine_sta
     out.requests_aborted = s.requests_aborted, out.preemptions = s.preemptions;
     out.passes = s.passes, out.prompt_tokens = s.prompt_tokens, out.generated_tokens = s.generated_tokens;
     out.rounds = s.rounds, out.drafted = s.drafted, out.accepted = s.accepted, out.drafts_dropped = s.drafts_dropped;
-    return write_struct(out, stats) ? good(error) : usage(error, kNoSize);
+    return write_struct(out, stats, error);
   });
 }
 
@@ -210,7 +204,7 @@ hunch_status hunch_tokenize(const hunch_engine* engine, const char* text, size_t
   return guarded(error, [&] {
     if (!engine || !count || missing(text, length) || missing(ids, capacity)) return usage(error, "a pointer is NULL");
     *count = 0;
-    const hunch::Tokenizer* tokenizer = tokenizer_of(*engine);
+    const auto& tokenizer = engine->engine->parts().tokenizer;
     if (!tokenizer) return say(error, HUNCH_STATUS_FAILURE, "this model has no tokenizer");
     const auto encoded = tokenizer->encode(
         std::string_view(length ? text : "", length), {.parse_special = parse_special != 0, .add_bos = add_bos != 0});
@@ -227,9 +221,9 @@ hunch_status hunch_detokenize(const hunch_engine* engine, const int32_t* ids, si
   return guarded(error, [&] {
     if (!engine || !length || missing(ids, count) || missing(text, capacity)) return usage(error, "a pointer is NULL");
     *length = 0;
-    const hunch::Tokenizer* tokenizer = tokenizer_of(*engine);
+    const auto& tokenizer = engine->engine->parts().tokenizer;
     if (!tokenizer) return say(error, HUNCH_STATUS_FAILURE, "this model has no tokenizer");
-    const std::string out = hunch::detokenize(*tokenizer, std::span<const int32_t>(ids, count));
+    const std::string out = detokenize(*tokenizer, std::span<const int32_t>(ids, count));
     *length = out.size();
     if (out.size() > capacity) return say(error, HUNCH_STATUS_TOO_SMALL, "the buffer is too small for the text");
     std::ranges::copy(out, text);
@@ -255,15 +249,12 @@ hunch_status hunch_submit(hunch_engine* engine, const hunch_request* request, hu
     hunch_request given;
     hunch_request_init(&given);
     if (!read_struct(request, given)) return usage(error, kNoSize);
-    hunch::Request to;
+    Request to;
     if (const hunch_status status = to_request(given, to, error); status != HUNCH_STATUS_OK) return status;
     auto submitted = engine->engine->submit(to);
     if (!submitted.ok()) return failed(error, submitted.error());
-    auto made = std::make_unique<hunch_stream>();
-    made->owner = engine;
-    made->stream = std::move(*submitted);
+    *stream = new hunch_stream{.owner = engine, .stream = std::move(*submitted)};
     ++engine->streams;
-    *stream = made.release();
     return good(error);
   });
 }
@@ -274,20 +265,18 @@ hunch_status hunch_stream_next(hunch_stream* stream, double milliseconds, hunch_
     if (!has_size(token)) return usage(error, kNoSize);  // before one is taken
     if (milliseconds != milliseconds) return usage(error, "milliseconds is not a number");
     constexpr double kLongest = 1e9;  // of one wait: a clock's nanoseconds hold no more than 292 years
-    hunch::TokenStream& tokens = *stream->stream;
+    TokenStream& tokens = *stream->stream;
     auto event = milliseconds < 0 ? tokens.next() : tokens.next_within(std::min(milliseconds, kLongest));
     if (!event) {
       if (tokens.finished()) return say(error, HUNCH_STATUS_END, "no more tokens will come");
       return say(error, HUNCH_STATUS_TIMEOUT, "no token came in time");
     }
-    stream->event = std::move(*event);
+    const TokenEvent& e = stream->event = std::move(*event);
     hunch_token out{};
-    out.id = stream->event.id;
-    out.drafted = stream->event.from == hunch::TokenEvent::From::Draft;
-    out.index = stream->event.index;
-    out.logprob = stream->event.logprob;
-    out.text = stream->event.text.c_str(), out.text_len = stream->event.text.size();
-    return write_struct(out, token) ? good(error) : usage(error, kNoSize);
+    out.id = e.id, out.index = e.index, out.logprob = e.logprob;
+    out.drafted = e.from == TokenEvent::From::Draft;
+    out.text = e.text.c_str(), out.text_len = e.text.size();
+    return write_struct(out, token, error);
   });
 }
 
@@ -304,12 +293,12 @@ hunch_status hunch_stream_result(hunch_stream* stream, hunch_result* result, hun
     if (!stream || !result) return usage(error, "stream or result is NULL");
     auto outcome = stream->stream->result();
     if (!outcome.ok()) return failed(error, outcome.error());
-    if (!stream->generation) stream->generation = std::make_unique<hunch::Generation>(std::move(*outcome));
-    const hunch::Generation& g = *stream->generation;
+    if (!stream->generation) stream->generation = std::make_unique<Generation>(std::move(*outcome));
+    const Generation& g = *stream->generation;
     hunch_result out{};
-    out.finish = g.finish == hunch::FinishReason::Stop ? HUNCH_FINISH_STOP
-        : g.finish == hunch::FinishReason::Length      ? HUNCH_FINISH_LENGTH
-                                                       : HUNCH_FINISH_INTERRUPTED;
+    out.finish = g.finish == FinishReason::Stop ? HUNCH_FINISH_STOP
+        : g.finish == FinishReason::Length      ? HUNCH_FINISH_LENGTH
+                                                : HUNCH_FINISH_INTERRUPTED;
     out.lossless = g.lossless;
     out.tokens = g.tokens.data(), out.num_tokens = g.tokens.size();
     out.text = g.text.c_str(), out.text_len = g.text.size();
@@ -318,7 +307,7 @@ hunch_status hunch_stream_result(hunch_stream* stream, hunch_result* result, hun
     out.rounds = g.rounds, out.drafted = g.drafted, out.accepted = g.accepted;
     out.prefill_ms = g.milliseconds.prefill, out.decode_ms = g.milliseconds.first_to_last_token;
     out.tokens_per_second = g.tokens_per_second(), out.mean_acceptance_length = g.mean_acceptance_length();
-    return write_struct(out, result) ? good(error) : usage(error, kNoSize);
+    return write_struct(out, result, error);
   });
 }
 

@@ -31,34 +31,46 @@ S sized() {
   return made;
 }
 
-class CInterface : public testing::Test {
+class LoadedTest : public testing::Test {
+ protected:
+  void load_engine(const std::string& path) {
+    hunch_engine_options options = tiny_options();
+    options.model = path.c_str();
+    ASSERT_EQ(hunch_engine_load(&options, &engine_, &error_), HUNCH_STATUS_OK) << error_.message;
+  }
+  void TearDown() override { EXPECT_EQ(hunch_engine_free(engine_, &error_), HUNCH_STATUS_OK) << error_.message; }
+
+  hunch_engine* engine_ = nullptr;
+  hunch_error error_;
+};
+
+class CInterface : public LoadedTest {
  protected:
   void SetUp() override {
-    const hunch_engine_options options = tiny_options();
-    ASSERT_EQ(hunch_engine_load(&options, &engine_, &error_), HUNCH_STATUS_OK) << error_.message;
+    load_engine(model());
     hunch_request_init(&request_);
     request_.prompt = prompt_.data(), request_.prompt_len = prompt_.size();
     request_.max_tokens = 20, request_.ignore_eos = 1;
     request_.temperature = 1, request_.top_p = 1, request_.min_p = 0, request_.top_k = 0;
     request_.has_seed = 1, request_.seed = 5;
+    fine_ = request_;
   }
-  void TearDown() override { EXPECT_EQ(hunch_engine_free(engine_, &error_), HUNCH_STATUS_OK) << error_.message; }
   hunch_stream* submit() {
     hunch_stream* stream = nullptr;
     EXPECT_EQ(hunch_submit(engine_, &request_, &stream, &error_), HUNCH_STATUS_OK) << error_.message;
     return stream;
   }
+  // What was changed is as it was afterwards.
   void refused(const char* message) {
     hunch_stream* stream = reinterpret_cast<hunch_stream*>(this);
     EXPECT_EQ(hunch_submit(engine_, &request_, &stream, &error_), HUNCH_STATUS_USAGE);
     expect_part(error_.message, message);
     EXPECT_EQ(stream, nullptr);
+    request_ = fine_;
   }
 
   Ints prompt_ = random_prompt(50, 256, 3);
-  hunch_engine* engine_ = nullptr;
-  hunch_request request_;
-  hunch_error error_;
+  hunch_request request_, fine_;
 };
 
 TEST_F(CInterface, StreamsTheTokensOfTheCxxInterface) {
@@ -120,15 +132,13 @@ TEST_F(CInterface, AnswersNullPointersWithAStatus) {
   EXPECT_EQ(other, nullptr);
   EXPECT_EQ(hunch_engine_load(&options, nullptr, &error_), HUNCH_STATUS_USAGE);
   EXPECT_NE(error_.message[0], 0);
-  EXPECT_EQ(hunch_submit(nullptr, &request_, &stream, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_submit(engine_, nullptr, &stream, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_submit(engine_, &request_, nullptr, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_stream_next(nullptr, 0, &token, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_stream_result(nullptr, &result, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_stream_cancel(nullptr, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_engine_get_stats(engine_, nullptr, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_tokenize(engine_, nullptr, 3, 1, 1, nullptr, 0, &count, &error_), HUNCH_STATUS_USAGE);
-  EXPECT_EQ(hunch_detokenize(nullptr, nullptr, 0, nullptr, 0, &count, &error_), HUNCH_STATUS_USAGE);
+  const hunch_status said[] = {hunch_submit(nullptr, &request_, &stream, &error_),
+      hunch_submit(engine_, nullptr, &stream, &error_), hunch_submit(engine_, &request_, nullptr, &error_),
+      hunch_stream_next(nullptr, 0, &token, &error_), hunch_stream_result(nullptr, &result, &error_),
+      hunch_stream_cancel(nullptr, &error_), hunch_engine_get_stats(engine_, nullptr, &error_),
+      hunch_tokenize(engine_, nullptr, 3, 1, 1, nullptr, 0, &count, &error_),
+      hunch_detokenize(nullptr, nullptr, 0, nullptr, 0, &count, &error_)};
+  for (size_t i = 0; i < std::size(said); ++i) EXPECT_EQ(said[i], HUNCH_STATUS_USAGE) << i;
   EXPECT_EQ(hunch_engine_context_len(nullptr), 0);
   hunch_engine_options_init(nullptr);
   hunch_request_init(nullptr);
@@ -151,30 +161,18 @@ TEST_F(CInterface, AnswersBadOptionsWithAStatusAndWords) {
   EXPECT_EQ(hunch_engine_load(&options, &other, &error_), HUNCH_STATUS_USAGE) << error_.message;
   EXPECT_EQ(other, nullptr);
 
-  const hunch_request fine = request_;
-  request_.size = 3;
-  refused("size");
-  request_ = fine, request_.prompt = nullptr;
-  refused("prompt is NULL");
-  request_ = fine, request_.prompt_len = 0;
-  refused("empty");
-  request_ = fine, request_.temperature = std::nan("");
-  refused("temperature");
-  request_ = fine, request_.drafter = "oracle";
-  refused("oracle");
-  request_ = fine, request_.num_stop = 1;
-  refused("stop is NULL");
-  request_ = fine, request_.max_tokens = 0;
-  refused("max tokens");
-  request_ = fine, request_.structure = 6;
-  refused("hunch_structure");
-  request_ = fine, request_.structure = HUNCH_STRUCTURE_REGEX;
-  refused("structure_text is NULL");
-  request_ = fine, request_.structure = HUNCH_STRUCTURE_CHOICE;
-  refused("choices");
+  request_.size = 3, refused("size");
+  request_.prompt = nullptr, refused("prompt is NULL");
+  request_.prompt_len = 0, refused("empty");
+  request_.temperature = std::nan(""), refused("temperature");
+  request_.drafter = "oracle", refused("oracle");
+  request_.num_stop = 1, refused("stop is NULL");
+  request_.max_tokens = 0, refused("max tokens");
+  request_.structure = 6, refused("hunch_structure");
+  request_.structure = HUNCH_STRUCTURE_REGEX, refused("structure_text is NULL");
+  request_.structure = HUNCH_STRUCTURE_CHOICE, refused("choices");
 
   hunch_token token{};  // its size is not set
-  request_ = fine;
   hunch_stream* stream = submit();
   EXPECT_EQ(hunch_stream_next(stream, -1, &token, &error_), HUNCH_STATUS_USAGE);
   token.size = sizeof token;
@@ -206,30 +204,23 @@ TEST_F(CInterface, ReadsWhatAnOlderHeaderKnewAndWritesNoMore) {
 }
 
 // The shipped model, which says something.
-class CInterfaceText : public testing::Test {
+class CInterfaceText : public LoadedTest {
  protected:
-  void SetUp() override {
-    hunch_engine_options options = tiny_options();
-    const std::string wren = wren_path();
-    options.model = wren.c_str();
-    ASSERT_EQ(hunch_engine_load(&options, &engine, &error), HUNCH_STATUS_OK) << error.message;
-  }
-  void TearDown() override { EXPECT_EQ(hunch_engine_free(engine, &error), HUNCH_STATUS_OK); }
-  hunch_engine* engine = nullptr;
-  hunch_error error;
+  void SetUp() override { load_engine(wren_path()); }
 };
 
 TEST_F(CInterfaceText, TokenizesBothWaysAndSaysHowMuchRoomItTakes) {
   const std::string text = "The captain looked at the sea.";
   size_t count = 0, length = 0;
-  EXPECT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, nullptr, 0, &count, &error), HUNCH_STATUS_TOO_SMALL);
+  EXPECT_EQ(hunch_tokenize(engine_, text.data(), text.size(), 1, 1, nullptr, 0, &count, &error_), HUNCH_STATUS_TOO_SMALL);
   Ints ids(count);
-  ASSERT_EQ(hunch_tokenize(engine, text.data(), text.size(), 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_OK);
-  EXPECT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), nullptr, 0, &length, &error), HUNCH_STATUS_TOO_SMALL);
+  ASSERT_EQ(hunch_tokenize(engine_, text.data(), text.size(), 1, 1, ids.data(), ids.size(), &count, &error_), HUNCH_STATUS_OK);
+  EXPECT_EQ(hunch_detokenize(engine_, ids.data(), ids.size(), nullptr, 0, &length, &error_), HUNCH_STATUS_TOO_SMALL);
   std::string back(length, ' ');
-  ASSERT_EQ(hunch_detokenize(engine, ids.data(), ids.size(), back.data(), back.size(), &length, &error), HUNCH_STATUS_OK);
+  ASSERT_EQ(hunch_detokenize(engine_, ids.data(), ids.size(), back.data(), back.size(), &length, &error_), HUNCH_STATUS_OK);
   EXPECT_EQ(back, text);
-  EXPECT_EQ(hunch_tokenize(engine, "\xff", 1, 1, 1, ids.data(), ids.size(), &count, &error), HUNCH_STATUS_USAGE) << error.message;
+  EXPECT_EQ(hunch_tokenize(engine_, "\xff", 1, 1, 1, ids.data(), ids.size(), &count, &error_), HUNCH_STATUS_USAGE)
+      << error_.message;
 }
 
 // Every kind of structure: what comes is what was asked for.
@@ -244,9 +235,9 @@ TEST_F(CInterfaceText, KeepsTheStructureThatWasAskedFor) {
     request.structure = structure, request.structure_text = text;
     request.choices = choices, request.num_choices = 2;
     hunch_stream* stream = nullptr;
-    EXPECT_EQ(hunch_submit(engine, &request, &stream, &error), HUNCH_STATUS_OK) << error.message;
+    EXPECT_EQ(hunch_submit(engine_, &request, &stream, &error_), HUNCH_STATUS_OK) << error_.message;
     auto result = sized<hunch_result>();
-    EXPECT_EQ(hunch_stream_result(stream, &result, &error), HUNCH_STATUS_OK) << error.message;
+    EXPECT_EQ(hunch_stream_result(stream, &result, &error_), HUNCH_STATUS_OK) << error_.message;
     const std::string out(result.text, result.text_len);
     hunch_stream_free(stream);
     return out;

@@ -61,15 +61,17 @@ std::string in_words_of_python(std::string message) {
 }
 
 SpeculationOptions speculation_of(const std::string& config, const std::vector<DrafterOptions>* loaded) {
-  SpeculationFlags flags;
-  flags.config = config;
-  flags.loaded = loaded;
-  auto options = resolve_speculation(flags);
-  if (!options.ok()) raise(options.error());
-  return std::move(*options);
+  return unwrap(resolve_speculation({.config = config, .loaded = loaded}));
 }
 
 }
+
+// In a call that may wait: without the interpreter's lock, and close() waits for its end.
+struct EngineHandle::Inside {
+  explicit Inside(EngineHandle& engine) : released(engine.outside_), shared(engine.inside_) {}
+  const Released released;
+  const std::shared_lock<std::shared_mutex> shared;
+};
 
 void raise(const Error& error) {
   std::string message = in_words_of_python(error.message);
@@ -79,11 +81,7 @@ void raise(const Error& error) {
 
 std::vector<DrafterOptions> drafters_of(const std::string& config) {
   (void)speculation_of(config, nullptr);  // nothing is loaded for requests that cannot run
-  SpeculationFlags flags;
-  flags.config = config;
-  auto drafters = resolve_drafters(flags);
-  if (!drafters.ok()) raise(drafters.error());
-  return std::move(*drafters);
+  return unwrap(resolve_drafters({.config = config}));
 }
 
 StreamHandle::~StreamHandle() {
@@ -105,8 +103,7 @@ std::vector<TokenEvent> StreamHandle::take(double milliseconds) {
   for (double left = milliseconds;; left -= kSliceMs) {
     look_for_signals();
     owner_.check_usable();
-    const Released released(owner_.outside_);
-    const std::shared_lock inside(owner_.inside_);
+    const EngineHandle::Inside inside(owner_);
     const std::lock_guard lock(mutex_);
     TokenStream* stream = running();
     if (!stream) return out;
@@ -118,8 +115,7 @@ std::vector<TokenEvent> StreamHandle::take(double milliseconds) {
 
 bool StreamHandle::finished() {
   owner_.check_usable();
-  const Released released(owner_.outside_);
-  const std::shared_lock inside(owner_.inside_);
+  const EngineHandle::Inside inside(owner_);
   const std::lock_guard lock(mutex_);
   return !stream_ || stream_->finished();
 }
@@ -127,8 +123,7 @@ bool StreamHandle::finished() {
 void StreamHandle::cancel() {
   owner_.check_usable();
   cancelled_ = true;
-  const Released released(owner_.outside_);
-  const std::shared_lock inside(owner_.inside_);
+  const EngineHandle::Inside inside(owner_);
   // A thread in take() would win the mutex time and again.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock) (void)running();
@@ -136,8 +131,7 @@ void StreamHandle::cancel() {
 
 Generation StreamHandle::result() {
   while (!finished()) take(1000);
-  const Released released(owner_.outside_);
-  const std::shared_lock inside(owner_.inside_);
+  const EngineHandle::Inside inside(owner_);
   const std::lock_guard lock(mutex_);
   if (!stream_) throw EngineError("this request was closed before its end");
   return unwrap(stream_->result());
@@ -146,8 +140,7 @@ Generation StreamHandle::result() {
 void StreamHandle::close() {
   if (owner_.foreign() || owner_.gone_) return;
   cancelled_ = true;
-  const Released released(owner_.outside_);
-  const std::shared_lock inside(owner_.inside_);
+  const EngineHandle::Inside inside(owner_);
   const std::lock_guard lock(mutex_);
   if (!stream_) return;
   stream_.reset();  // waits for the end of the pass that it is part of
@@ -192,9 +185,8 @@ const Tokenizer& EngineHandle::tokenizer() {
 
 std::unique_ptr<StreamHandle> EngineHandle::submit(const Request& request) {
   check_usable();
-  const Released released(outside_);
-  const std::shared_lock inside(inside_);
-  if (closed_) throw EngineError("this LLM is closed");
+  const Inside inside(*this);
+  check_usable();
   auto stream = engine_->submit(request);
   if (!stream.ok()) {
     // Of a caller in the same program this is a mistake like any other, whatever the file was that the text came from.
@@ -213,8 +205,7 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
   while (over.empty() && !streams.empty()) {
     look_for_signals();
     check_usable();
-    const Released released(outside_);
-    const std::shared_lock inside(inside_);
+    const Inside inside(*this);
     // Only the first that runs is waited for: in so short a time no other stream fills up.
     double patience = kSliceMs;
     for (size_t i = 0; i < streams.size(); ++i) {
@@ -235,9 +226,8 @@ std::vector<size_t> EngineHandle::wait_any(const std::vector<StreamHandle*>& str
 
 Tokens EngineHandle::encode(std::string_view text, bool parse_special, bool add_bos) {
   const Tokenizer& own = tokenizer();
-  const Released released(outside_);
-  const std::shared_lock inside(inside_);
-  if (closed_) throw EngineError("this LLM is closed");
+  const Inside inside(*this);
+  check_usable();
   return unwrap(own.encode(text, {.parse_special = parse_special, .add_bos = add_bos}));
 }
 
@@ -252,9 +242,8 @@ std::pair<Tokens, Tokens> EngineHandle::encode_chat(
   using Json = nlohmann::ordered_json;
   const ChatRenderer renderer = unwrap(ChatRenderer::make(engine().chat_template(), tokenizer()));
   const Json turns = Json::parse(messages), functions = Json::parse(tools), variables = Json::parse(kwargs);
-  if (!variables.is_null()) {
+  if (!variables.is_null())
     if (const Status status = check_template_kwargs(variables); !status.ok()) raise(status.error());
-  }
   ChatPrompt prompt = unwrap(renderer.render({
       .messages = &turns,
       .tools = functions.is_null() ? nullptr : &functions,

@@ -97,6 +97,7 @@ class EngineHandle {
 
  private:
   friend class StreamHandle;
+  struct Inside;
   void check_usable() const;  // with or without the interpreter's lock
   // No thread of the engine's is there after a fork, and locks may be held by nobody: nothing may be touched, not even freed.
   bool foreign() const;

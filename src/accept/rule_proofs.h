@@ -62,7 +62,7 @@ class WalkedTarget final : public TargetProbs {
   }
   int32_t choice(int row) override {
     const Row& p = rows_[row];
-    return walk_.branch(std::vector<double>(p.begin(), p.end()));
+    return walk_.branch({p.begin(), p.end()});
   }
   View<const float, 1> row(int row) override { return view(rows_[row]); }
 
@@ -143,6 +143,10 @@ inline std::vector<Pair> pairs() {
       {"point masses", 3, law_of({{64, 0, 0}, {0, 64, 0}, {0, 0, 64}}), law_of({{64, 0, 0}, {0, 0, 64}, {0, 64, 0}})},
       {"three tokens", 3, law_of({{30, 30, 4}, {2, 60, 2}}), law_of({{4, 30, 30}, {21, 21, 22}, {62, 1, 1}})},
   };
+}
+
+inline std::unique_ptr<AcceptanceRule> make_rule(std::string_view name, int64_t vocab) {
+  return Register<AcceptanceRule>::find(name)->make({.vocab = vocab}).value();
 }
 
 // body(rule, pair), each with a rule of its own.

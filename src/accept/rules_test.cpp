@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "accept/rule_proofs.h"
@@ -40,9 +41,9 @@ std::map<Tokens, double> emitted_law(const AcceptanceRule& rule, const Law& p, c
     std::vector<Row> rows;
     for (int i = 0; i < gamma; ++i) {
       rows.push_back(q(drafts));
-      drafts.push_back(walk.branch(std::vector<double>(rows.back().begin(), rows.back().end())));
+      drafts.push_back(walk.branch({rows.back().begin(), rows.back().end()}));
     }
-    Chain chain = make_chain(drafts, rows, vocab, rule.needs_q() ? DraftLaw::Given : DraftLaw::Point);
+    const Chain chain = make_chain(drafts, rows, vocab, rule.needs_q() ? DraftLaw::Given : DraftLaw::Point);
     const Tokens emitted = emitted_by(walked(rule, walk, p, chain.tree));
     complete(p, emitted, size_t(gamma) + 1, walk.weight(), joint);
   });
@@ -67,8 +68,8 @@ struct TopTree : OwnTree {
       if (int(paths[parent].size()) == depth) continue;
       const Row row = law(paths[parent]);
       Tokens order(vocab);
-      for (size_t i = 0; i < vocab; ++i) order[i] = int32_t(i);
-      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::greater{}, [&](int32_t token) { return row[token]; });
       for (int child = 0; child < width; ++child) {
         paths.push_back(paths[parent]);
         paths.back().push_back(order[child]);
@@ -84,7 +85,7 @@ struct TopTree : OwnTree {
 TEST(Rules, KeepTheTargetLawForDeterministicTreesWhateverTheirWidth) {
   for_every_lossless_rule([](const AcceptanceRule& rule, const Pair& pair) {
     for (const auto& [width, depth] : {std::pair(1, 1), {1, 2}, {1, 3}, {2, 1}, {2, 2}, {3, 1}, {3, 2}, {2, 3}}) {
-      SCOPED_TRACE(std::to_string(width) + " wide, " + std::to_string(depth) + " deep");
+      SCOPED_TRACE(fmt::format("{} wide, {} deep", width, depth));
       TopTree top(pair.q, pair.vocab, width, depth);
       std::map<Tokens, double> joint;
       double kept = 0;
@@ -116,14 +117,12 @@ TEST(Rules, KeepTheTargetLawWhereTheLawOfTheTreeDependsOnTheContext) {
           all.insert(all.end(), after.begin(), after.end());
           return pair.p(all);
         };
-        const Law q = [&](const Tokens& after) { return pair.q(after); };
         Verdict verdict;
         if ((emitted.empty() ? 0 : emitted.back()) % 2 == round) {
-          verdict = walked(rule, walk, p, TopTree(q, pair.vocab, 2, 1).tree);
+          verdict = walked(rule, walk, p, TopTree(pair.q, pair.vocab, 2, 1).tree);
         } else {
-          const Row row = q({});
-          Chain chain =
-              make_chain({walk.branch(std::vector<double>(row.begin(), row.end()))}, {row}, pair.vocab, DraftLaw::Given);
+          const Row row = pair.q({});
+          const Chain chain = make_chain({walk.branch({row.begin(), row.end()})}, {row}, pair.vocab, DraftLaw::Given);
           verdict = walked(rule, walk, p, chain.tree);
         }
         const Tokens round_emitted = emitted_by(verdict);
@@ -136,12 +135,12 @@ TEST(Rules, KeepTheTargetLawWhereTheLawOfTheTreeDependsOnTheContext) {
 }
 
 TEST(Rules, RatioAcceptsAsOftenAsTheOverlapOfBothLaws) {  // sum min(p, q), the best any rule can do for one token
-  const auto rule = good(Register<AcceptanceRule>::find("ratio")->make({.vocab = 4}));
+  const auto rule = make_rule("ratio", 4);
   const Pair pair = pairs()[0];
   double accepted = 0, overlap = 0;
   Walk::all([&](Walk& walk) {
     const Row q = pair.q({});
-    const Tokens drafts{walk.branch(std::vector<double>(q.begin(), q.end()))};
+    const Tokens drafts{walk.branch({q.begin(), q.end()})};
     Chain chain = make_chain(drafts, {q}, pair.vocab, DraftLaw::Given);
     const Verdict verdict = walked(*rule, walk, pair.p, chain.tree);
     accepted += walk.weight() * double(verdict.tokens.size());
@@ -162,7 +161,7 @@ class Listed final : public TargetProbs {
 };
 
 TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
-  const auto rule = good(Register<AcceptanceRule>::find("match")->make({.vocab = 4}));
+  const auto rule = make_rule("match", 4);
   struct Case {
     Tokens drafts, choices, accepted;
     int32_t next;
@@ -187,7 +186,7 @@ TEST(Match, EmitsTheTargetsChoicesUpToTheFirstDifference) {
 }
 
 TEST(Match, FollowsTheChildThatEqualsTheChoice) {
-  const auto rule = good(Register<AcceptanceRule>::find("match")->make({.vocab = 4}));
+  const auto rule = make_rule("match", 4);
   // Nodes 0 and 1 are children of the root, 2 and 3 of node 1.
   Chain chain = make_chain({5, 6, 8, 9}, {}, 0, DraftLaw::Noise);
   chain.tree.parents = {-1, -1, 1, 1};
@@ -219,12 +218,9 @@ TEST(KeyedChance, NeverAcceptsWhatEitherLawExcludesAndAlwaysWhatTheTargetLikesBe
   KeyedChance chance({.seed = 6});
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (int position = 0; position < 10000; ++position) {
-    EXPECT_FALSE(chance.below(0, 0.5, position, 0));
-    EXPECT_FALSE(chance.below(0.5, 0, position, 0));
-    EXPECT_FALSE(chance.below(0, 0, position, 0));
-    EXPECT_FALSE(chance.below(nan, 0.5, position, 0));
-    EXPECT_TRUE(chance.below(0.5, 0.5, position, 0));
-    EXPECT_TRUE(chance.below(0.6, 0.5, position, 0));
+    for (const auto& [p, q] : {std::pair(0.0, 0.5), {0.5, 0.0}, {0.0, 0.0}, {nan, 0.5}})
+      EXPECT_FALSE(chance.below(p, q, position, 0)) << p << " " << q;
+    for (const double p : {0.5, 0.6}) EXPECT_TRUE(chance.below(p, 0.5, position, 0)) << p;
   }
 }
 

@@ -1,6 +1,7 @@
 // Trees whose nodes were drawn: children without replacement from their parent's q, of any width, numbered breadth or depth
 // first. Rules that take them keep the target's law exactly: every draw, coin and residual is walked with its exact weight. What
 // bends the law is here too, so that it is known to be seen.
+#include <fmt/format.h>
 
 #include "accept/rule_proofs.h"
 #include "draft/drawn_tree.h"
@@ -32,8 +33,7 @@ struct SampledTree : OwnTree {
 
   SampledTree(Walk& walk, const Law& law, size_t vocab, const Width& width, const How& how) {
     grow(walk, law, width, how, 0);
-    for (size_t row = 0; !how.depth_first && row < paths.size(); ++row)
-      if (row > 0) grow(walk, law, width, how, row);
+    for (size_t row = 1; !how.depth_first && row < paths.size(); ++row) grow(walk, law, width, how, row);
     for (size_t row = 0; row < tokens.size(); ++row) {
       const Row of_row = law(paths[row]);
       q.insert(q.end(), of_row.begin(), of_row.end());
@@ -72,11 +72,13 @@ struct Emitted {
   double kept = 0;  // nodes a round
 };
 
-Emitted joint_of(const AcceptanceRule& rule, const Pair& pair, const Width& width, int depth, const SampledTree::How& how = {}) {
+Emitted joint_of(
+    const Pair& pair, const Width& width, int depth, const SampledTree::How& how = {}, std::string_view rule_name = "ratio") {
+  const auto rule = make_rule(rule_name, pair.vocab);
   Emitted out;
   Walk::all([&](Walk& walk) {
     SampledTree sampled(walk, pair.q, pair.vocab, width, how);
-    const Verdict verdict = walked(rule, walk, pair.p, sampled.tree);
+    const Verdict verdict = walked(*rule, walk, pair.p, sampled.tree);
     out.kept += walk.weight() * double(verdict.path.size());
     complete(pair.p, emitted_by(verdict), size_t(depth) + 1, walk.weight(), out.joint);
   });
@@ -95,10 +97,6 @@ std::vector<Pair> pairs_and_five() {
   return all;
 }
 
-std::unique_ptr<AcceptanceRule> make_rule(const char* name, const Pair& pair) {
-  return Register<AcceptanceRule>::find(name)->make({.vocab = int64_t(pair.vocab)}).value();
-}
-
 Width flat(int children) {
   return [children](const std::vector<int>& ranks, const Tokens&) { return ranks.empty() ? children : 0; };
 }
@@ -112,11 +110,10 @@ Width two_levels(std::vector<int> of_rank) {
 TEST(SampledTrees, KeepTheTargetLawForUpToThreeChildren) {
   for (const char* name : {"ratio", "point"})
     for (const Pair& pair : pairs_and_five()) {
-      const auto rule = make_rule(name, pair);
       double kept = 0;
       for (int children = 1; children <= 3; ++children) {
-        SCOPED_TRACE(std::string(name) + ", " + pair.name + ", " + std::to_string(children) + " children");
-        const Emitted got = joint_of(*rule, pair, flat(children), 1);
+        SCOPED_TRACE(fmt::format("{}, {}, {} children", name, pair.name, children));
+        const Emitted got = joint_of(pair, flat(children), 1, {}, name);
         expect_law(got.joint, pair.p, 2);
         EXPECT_GE(got.kept, kept - 1e-12) << "another child costs nothing";
         kept = got.kept;
@@ -129,9 +126,8 @@ TEST(SampledTrees, KeepTheTargetLawOverTwoLevelsHoweverTheyAreNumbered) {
     for (const bool depth_first : {false, true})
       for (const auto& shape : {std::vector<int>{1, 1}, {2, 1}, {0, 2}, {2}}) {
         if (pair.vocab == 5 && shape.size() == 2 && shape[0] == 2) continue;  // as good as the smaller ones, and slow
-        SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(shape.size()) + " and " + std::to_string(shape[0]) +
-            (depth_first ? ", depth first" : ""));
-        const Emitted got = joint_of(*make_rule("ratio", pair), pair, two_levels(shape), 2, {.depth_first = depth_first});
+        SCOPED_TRACE(fmt::format("{}, {} and {}{}", pair.name, shape.size(), shape[0], depth_first ? ", depth first" : ""));
+        const Emitted got = joint_of(pair, two_levels(shape), 2, {.depth_first = depth_first});
         expect_law(got.joint, pair.p, 3);
       }
 }
@@ -143,7 +139,7 @@ TEST(SampledTrees, KeepTheTargetLawWhereTheNextLevelDependsOnWhatWasDrawn) {
     const Width width = [](const std::vector<int>& ranks, const Tokens& path) {
       return ranks.empty() ? 2 : ranks.size() == 1 ? path[0] % 3 : 0;
     };
-    expect_law(joint_of(*make_rule("ratio", pair), pair, width, 2).joint, pair.p, 3);
+    expect_law(joint_of(pair, width, 2).joint, pair.p, 3);
   }
 }
 
@@ -198,8 +194,8 @@ TEST(SampledTrees, KeepTheTargetLawInTheShapesOfLearnedDrafters) {
   for (const Pair& pair : pairs_and_five())
     for (const How& how : {How{1, 1, 1}, How{3, 1, 3}, How{3, 2, 1}, How{4, 2, 2}, How{5, 3, 1}}) {
       if (pair.vocab == 5 && how.nodes > 4) continue;  // slow, and no other claim
-      SCOPED_TRACE(std::string(pair.name) + ", " + std::to_string(how.nodes) + " nodes in " + std::to_string(how.depth));
-      const auto rule = make_rule("ratio", pair);
+      SCOPED_TRACE(fmt::format("{}, {} nodes in {}", pair.name, how.nodes, how.depth));
+      const auto rule = make_rule("ratio", pair.vocab);
       std::map<Tokens, double> joint;
       Walk::all([&](Walk& walk) {
         GrownTree grown(walk, pair.q, pair.vocab, how.nodes, how.depth, how.most);
@@ -213,13 +209,13 @@ TEST(SampledTrees, KeepTheTargetLawInTheShapesOfLearnedDrafters) {
 TEST(SampledTrees, KeepTheTargetLawWhereASiblingDependsOnTheChildrenBeforeIt) {
   for (const Pair& pair : pairs_and_five()) {
     SCOPED_TRACE(pair.name);
-    expect_law(joint_of(*make_rule("ratio", pair), pair, flat(3), 1, {.stops = true}).joint, pair.p, 2);
+    expect_law(joint_of(pair, flat(3), 1, {.stops = true}).joint, pair.p, 2);
   }
 }
 
 TEST(SampledTrees, OneOfAllTokensIsAlwaysKept) {
   const Pair pair = five();
-  EXPECT_NEAR(joint_of(*make_rule("ratio", pair), pair, flat(5), 1).kept, 1, 1e-12);
+  EXPECT_NEAR(joint_of(pair, flat(5), 1).kept, 1, 1e-12);
 }
 
 // A drafter that draws with replacement breaks the contract. What it drew twice counts once, and nothing is lost.
@@ -227,7 +223,7 @@ TEST(SampledTrees, ATokenDrawnAgainCountsAsNotDrawn) {
   for (const Pair& pair : pairs_and_five())
     for (int children = 2; children <= 3; ++children) {
       SCOPED_TRACE(pair.name);
-      expect_law(joint_of(*make_rule("ratio", pair), pair, flat(children), 1, {.with_replacement = true}).joint, pair.p, 2);
+      expect_law(joint_of(pair, flat(children), 1, {.with_replacement = true}).joint, pair.p, 2);
     }
 }
 
@@ -241,14 +237,14 @@ double distance(const std::map<Tokens, double>& got, const Law& p, size_t len) {
 
 TEST(SampledTrees, ChildrenInAnotherOrderThanDrawnBendTheLaw) {
   const Pair pair = five();
-  EXPECT_GT(distance(joint_of(*make_rule("ratio", pair), pair, flat(2), 1, {.sorted = true}).joint, pair.p, 2), 0.01);
+  EXPECT_GT(distance(joint_of(pair, flat(2), 1, {.sorted = true}).joint, pair.p, 2), 0.01);
 }
 
 // Why a sampled child may not be dropped for its own probability: what is left is no sample of q.
 TEST(SampledTrees, AChildDroppedForWhatItIsBendsTheLaw) {
   const Row p{0.4f, 0.3f, 0.2f, 0.1f}, q{0.1f, 0.5f, 0.3f, 0.1f};
   const Pair pair{"pruned", 4, [p](const Tokens&) { return p; }, [q](const Tokens&) { return q; }};
-  const auto rule = make_rule("ratio", pair);
+  const auto rule = make_rule("ratio", pair.vocab);
   std::vector<double> law(4);
   Walk::all([&](Walk& walk) {
     SampledTree sampled(walk, pair.q, 4, flat(1), {});
@@ -281,9 +277,8 @@ struct Rows : OwnTree {
   Verdict decide(uint64_t seed) {
     Target target(p);
     KeyedChance chance({.seed = seed});
-    const auto rule = Register<AcceptanceRule>::find("ratio")->make({.vocab = std::ssize(p)}).value();
     Verdict verdict;
-    rule->accept(tree, 5, target, chance, verdict);
+    make_rule("ratio", std::ssize(p))->accept(tree, 5, target, chance, verdict);
     return verdict;
   }
 

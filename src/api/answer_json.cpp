@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "api/json_text.h"
 #include "engine/approximation.h"
 #include "text/unicode.h"
 
@@ -21,7 +22,7 @@ std::string TokenNames::name(int32_t id) const {
   const std::string_view bytes = tokenizer->token_bytes(id);
   if (!first_invalid_utf8(bytes)) return std::string(bytes);
   std::string out = "bytes:";
-  for (const char c : bytes) out += fmt::format("\\x{:02x}", int(static_cast<unsigned char>(c)));
+  for (const unsigned char c : bytes) out += fmt::format("\\x{:02x}", int(c));
   return out;
 }
 
@@ -51,10 +52,8 @@ ordered_json completion_logprobs(std::span<const ScoredToken> tokens, const Toke
 namespace {
 
 ordered_json named_logprob(int32_t id, float logprob, const TokenNames& names) {
-  ordered_json bytes = ordered_json::array();
-  if (names.tokenizer)
-    for (const char c : names.tokenizer->token_bytes(id)) bytes.push_back(int(static_cast<unsigned char>(c)));
-  return {{"token", names.name(id)}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+  return {{"token", names.name(id)}, {"logprob", logprob},
+      {"bytes", bytes_json(names.tokenizer ? names.tokenizer->token_bytes(id) : "")}};
 }
 
 }
@@ -80,10 +79,8 @@ ordered_json prompt_logprobs(const Generation& g, const TokenNames& names) {
     const TokenLogprob& own = g.prompt_logprobs[i];
     one[std::to_string(own.id)] = entry(own.id, own.logprob, nullptr);
     if (i < g.prompt_top.size())
-      for (size_t rank = 0; rank < g.prompt_top[i].size(); ++rank) {
-        const TokenLogprob& other = g.prompt_top[i][rank];
-        one[std::to_string(other.id)] = entry(other.id, other.logprob, rank + 1);
-      }
+      for (int rank = 0; const TokenLogprob& other : g.prompt_top[i])
+        one[std::to_string(other.id)] = entry(other.id, other.logprob, ++rank);
     out.push_back(std::move(one));
   }
   return out;
@@ -132,10 +129,9 @@ ordered_json timings_json(std::span<const Generation* const> generations) {
     prompt_ms = std::max(prompt_ms, g->milliseconds.prefill);
     predicted_ms = std::max(predicted_ms, g->milliseconds.first_to_last_token);
   }
-  const auto rate = [](int64_t n, double ms) { return ms > 0 ? ordered_json(double(n) * 1e3 / ms) : ordered_json(); };
-  return {{"cache_n", cached}, {"prompt_n", prompt}, {"prompt_ms", prompt_ms}, {"prompt_per_second", rate(prompt, prompt_ms)},
-      {"predicted_n", predicted}, {"predicted_ms", predicted_ms}, {"predicted_per_second", rate(steps, predicted_ms)},
-      {"draft_n", drafted}, {"draft_n_accepted", accepted}};
+  return {{"cache_n", cached}, {"prompt_n", prompt}, {"prompt_ms", prompt_ms},
+      {"prompt_per_second", per_second(prompt, prompt_ms)}, {"predicted_n", predicted}, {"predicted_ms", predicted_ms},
+      {"predicted_per_second", per_second(steps, predicted_ms)}, {"draft_n", drafted}, {"draft_n_accepted", accepted}};
 }
 
 namespace {
@@ -165,15 +161,11 @@ ordered_json speculation_json(std::span<const Generation* const> generations, bo
   ordered_json lengths = ordered_json::object();
   for (size_t i = 0; i < by_length.size(); ++i)
     if (!by_length[i].empty()) lengths[std::to_string(i)] = by_length[i];
-  ordered_json out;
-  out["mean_acceptance_length"] = all.mean_acceptance_length();
-  out["draft_acceptance_rate"] = all.drafted > 0 ? ordered_json(double(all.accepted) / double(all.drafted)) : ordered_json();
-  out["acceptance_histogram"] = histogram;
-  out["acceptance_histogram_by_draft_length"] = std::move(lengths);
-  out["num_spec_steps"] = all.rounds;
-  out["num_accepted_draft_tokens"] = all.accepted;
-  out["num_draft_tokens"] = all.drafted;
-  out["num_spec_tokens"] = all.gamma;
+  ordered_json out{{"mean_acceptance_length", all.mean_acceptance_length()},
+      {"draft_acceptance_rate", all.drafted > 0 ? ordered_json(double(all.accepted) / double(all.drafted)) : ordered_json()},
+      {"acceptance_histogram", histogram}, {"acceptance_histogram_by_draft_length", std::move(lengths)},
+      {"num_spec_steps", all.rounds}, {"num_accepted_draft_tokens", all.accepted}, {"num_draft_tokens", all.drafted},
+      {"num_spec_tokens", all.gamma}};
   if (detailed) out["per_step_accepted"] = std::move(step_accepted), out["per_step_drafted"] = std::move(step_drafted);
   return out;
 }

@@ -25,13 +25,6 @@ std::string piece(const Tokenizer* tokenizer, int32_t id) {
   return tokenizer ? std::string(tokenizer->token_bytes(id)) : fmt::format("token_id:{}", id);
 }
 
-// Bytes as numbers: a token is not always whole characters.
-ordered_json bytes_json(const std::string& bytes) {
-  ordered_json out = ordered_json::array();
-  for (const char c : bytes) out.push_back(int(static_cast<unsigned char>(c)));
-  return out;
-}
-
 ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array();
   for (const TokenLogprob& one : ranked)
@@ -71,15 +64,11 @@ ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenize
   return out;
 }
 
-std::string echoed_text(const Body::Prompt& prompt, const Tokenizer& tokenizer) {
-  return prompt.is_text ? prompt.text : detokenize(tokenizer, prompt.ids);
-}
-
 ordered_json choice_json(const BatchLine& line, const Generation& g, size_t index, const Tokenizer* tokenizer) {
-  ordered_json out;
-  out["index"] = index;
+  ordered_json out{{"index", index}};
   std::string text = g.text;
-  if (line.body.echo && tokenizer) text = echoed_text(line.body.prompts[0], *tokenizer) + text;
+  if (const auto& prompts = line.body.prompts; line.body.echo && tokenizer)
+    text = (prompts[0].is_text ? prompts[0].text : detokenize(*tokenizer, prompts[0].ids)) + text;
   if (line.body.input == Body::Input::Chat) out["message"] = {{"role", "assistant"}, {"content", text}};
   out["text"] = text;
   out["tokens"] = g.tokens;
@@ -110,7 +99,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   }
   ordered_json out;
   out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);
-  out["tokens_per_second"] = decode > 0 ? ordered_json(double(steps) * 1e3 / decode) : ordered_json();
+  out["tokens_per_second"] = per_second(steps, decode);
   out["mean_acceptance_length"] = all.mean_acceptance_length();
   out["rounds"] = all.rounds, out["drafted"] = all.drafted, out["accepted"] = all.accepted;
   if (all.experts_read > 0) out["experts_read_per_step"] = all.experts_per_step();
@@ -123,8 +112,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
 
 // The line as it came: bare, or OpenAI's envelope.
 std::string enveloped(const BatchLine& line, ordered_json id, int status, ordered_json body, ordered_json error) {
-  ordered_json out;
-  out["id"] = id;
+  ordered_json out{{"id", id}};
   if (!line.wrapped) {
     if (!error.is_null()) out["error"] = std::move(error);
     else out.update(body);
@@ -141,10 +129,8 @@ std::string enveloped(const BatchLine& line, ordered_json id, int status, ordere
 
 std::string batch_answer(
     const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model, const Tokenizer* tokenizer) {
-  ordered_json body;
-  body["object"] = line.body.input == Body::Input::Chat ? "chat.completion" : "text_completion";
-  body["model"] = model;
-  body["choices"] = ordered_json::array();
+  ordered_json body{{"object", line.body.input == Body::Input::Chat ? "chat.completion" : "text_completion"}, {"model", model},
+      {"choices", ordered_json::array()}};
   int64_t completion = 0, cached = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const Generation& g = samples[i].generation;
@@ -152,13 +138,7 @@ std::string batch_answer(
     completion += std::ssize(g.tokens);
     cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
   }
-  const int64_t prompt = samples.front().generation.prompt_tokens;
-  body["usage"] = {
-      {"prompt_tokens", prompt},
-      {"completion_tokens", completion},
-      {"total_tokens", prompt + completion},
-      {"prompt_tokens_details", {{"cached_tokens", cached}}},
-  };
+  body["usage"] = usage_json(samples.front().generation.prompt_tokens, completion, cached, -1);
   body["metrics"] = metrics_json(samples);
   return enveloped(line, id_json(line.id), 200, std::move(body), nullptr);
 }

@@ -1,8 +1,6 @@
 // The envelope of a line and its id; the body's keys are read by body.cpp.
 #include "api/batch_line.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "api/body_keys.h"
@@ -12,10 +10,6 @@
 namespace hunch {
 namespace {
 
-using simdjson::SUCCESS;
-using simdjson::dom::element;
-using simdjson::dom::object;
-
 constexpr std::string_view kOuter[] = {"custom_id", "method", "url", "body"};
 
 // The id, kept as JSON so that 7 and "7" stay different.
@@ -23,7 +17,7 @@ Status read_id(const object& root, BatchLine& out) {
   element v;
   if (root["custom_id"].get(v) != SUCCESS && root["id"].get(v) != SUCCESS)
     return usage_error("no \"id\": every line needs one, as a string or a whole number");
-  if (!v.is_string() && !v.is_int64() && !v.is_uint64()) return wanted("id", "a string or a whole number", v);
+  if (!v.is_string() && !v.is_int64() && !v.is_uint64()) return wanted({v, "id"}, "a string or a whole number");
   out.id = simdjson::minify(v);
   return {};
 }
@@ -31,15 +25,14 @@ Status read_id(const object& root, BatchLine& out) {
 Status read_envelope(const object& fields) {
   std::vector<std::string_view> seen;
   for (const auto& [name, value] : fields) {
-    if (std::ranges::find(seen, name) != seen.end())
-      return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+    if (std::ranges::find(seen, name) != seen.end()) return usage_error("the key {} stands there twice", excerpt(name));
     if (std::find(std::begin(kOuter), std::end(kOuter), name) == std::end(kOuter) && name != "id")
-      return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, kOuter)));
+      return usage_error("unknown key {}{}", excerpt(name), did_you_mean(name, kOuter));
     seen.push_back(name);
     if (name == "url" && !value.is_null()) {
-      HUNCH_TRY(const std::string url, text_value(name, value));
+      HUNCH_TRY(const std::string url, text_value({value, name}));
       if (url != "/v1/completions" && url != "/v1/chat/completions")
-        return usage_error(fmt::format("\"url\" must be /v1/completions or /v1/chat/completions, not {}", excerpt(url)));
+        return usage_error("\"url\" must be /v1/completions or /v1/chat/completions, not {}", excerpt(url));
     }
   }
   return {};
@@ -48,12 +41,11 @@ Status read_envelope(const object& fields) {
 }
 
 Status parse_batch_line(std::string_view json, BatchLine& out) {
-  if (json.size() > kMaxBatchLineBytes)
-    return usage_error(fmt::format("the line is longer than {} MiB", kMaxBatchLineBytes >> 20));
+  if (json.size() > kMaxBatchLineBytes) return usage_error("the line is longer than {} MiB", kMaxBatchLineBytes >> 20);
   simdjson::dom::parser parser;
   HUNCH_TRY(const element root, parse_json(parser, json));
   object fields;
-  if (root.get(fields) != SUCCESS) return wanted("line", "an object", root);
+  if (root.get(fields) != SUCCESS) return wanted({root, "line"}, "an object");
   element body;
   const bool found = fields["body"].get(body) == SUCCESS;
   out.wrapped = found || fields["url"].error() == SUCCESS || fields["method"].error() == SUCCESS;
@@ -63,7 +55,7 @@ Status parse_batch_line(std::string_view json, BatchLine& out) {
   BodyReader in{BodyKind::Batch, out.body, fault};
   if (!out.wrapped) return read_fields(fields, in);
   HUNCH_OK(read_envelope(fields));
-  if (body.get(fields) != SUCCESS) return wanted("body", "an object", body);
+  if (body.get(fields) != SUCCESS) return wanted({body, "body"}, "an object");
   return read_fields(fields, in);
 }
 

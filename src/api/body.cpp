@@ -16,15 +16,11 @@
 namespace hunch {
 namespace {
 
-using simdjson::SUCCESS;
-using simdjson::dom::element;
-using simdjson::dom::object;
-
 constexpr double kMostTokens = double(int64_t(1) << 40), kAny = std::numeric_limits<double>::max();
 constexpr double kMostTemperature = 100, kGreedyBelow = 1e-5;  // vLLM's: as good as greedy, and divisions by it overflow
 constexpr double kMostPriority = double(int64_t(1) << 30), kMostSeconds = 86400;
 
-Status read_seed(std::string_view key, const element& v, BodyReader& in) {
+Status read_seed(const Field& v, BodyReader& in) {
   auto& seed = in.out.request.sampling.seed;
   uint64_t positive = 0;
   int64_t any = 0;
@@ -33,27 +29,27 @@ Status read_seed(std::string_view key, const element& v, BodyReader& in) {
   else if (v.get(any) == SUCCESS && (any >= 0 || !batch)) seed = uint64_t(any);
   else if (v.get(positive) == SUCCESS) seed = positive;
   else
-    return usage_error(fmt::format("\"{}\" must be -1 (random) or a whole number in {}", key,
-        batch ? "0..18446744073709551615" : "-9223372036854775808..18446744073709551615"));
+    return wrong(v, " must be -1 (random) or a whole number in {}",
+        batch ? "0..18446744073709551615" : "-9223372036854775808..18446744073709551615");
   return {};
 }
 
-Status read_temperature(std::string_view key, const element& v, BodyReader& in) {
-  HUNCH_TRY(const double t, number_value(key, v, {0, kMostTemperature}));
+Status read_temperature(const Field& v, BodyReader& in) {
+  HUNCH_TRY(const double t, number_value(v, {0, kMostTemperature}));
   in.out.request.sampling.temperature = t < kGreedyBelow ? 0 : t;
   return {};
 }
 
-Status read_top_k(std::string_view key, const element& v, BodyReader& in) {
-  HUNCH_TRY(const int64_t k, whole_value(key, v, {-1, kMostId}));
+Status read_top_k(const Field& v, BodyReader& in) {
+  HUNCH_TRY(const int64_t k, whole_value(v, {-1, kMostId}));
   in.out.request.sampling.top_k = int(std::max<int64_t>(0, k));  // vLLM's -1 and llama.cpp's 0: all
   return {};
 }
 
-Status read_max_tokens(std::string_view key, const element& v, BodyReader& in) {
+Status read_max_tokens(const Field& v, BodyReader& in) {
   const bool batch = in.kind == BodyKind::Batch;
   // llama.cpp's word has -1 for no limit.
-  HUNCH_TRY(const int64_t n, whole_value(key, v, {batch ? 1.0 : key == "n_predict" ? -1.0 : 0.0, kMostTokens}));
+  HUNCH_TRY(const int64_t n, whole_value(v, {batch ? 1.0 : v.key == "n_predict" ? -1.0 : 0.0, kMostTokens}));
   in.out.request.max_tokens = n;
   in.out.limited = n >= 0 && !batch;  // a batch gives what the context has room for
   in.out.endless = n < 0;
@@ -61,94 +57,92 @@ Status read_max_tokens(std::string_view key, const element& v, BodyReader& in) {
 }
 
 // A number of alternatives (completions), or whether there are any (chat; top_logprobs then says how many).
-Status read_logprobs(std::string_view key, const element& v, BodyReader& in) {
+Status read_logprobs(const Field& v, BodyReader& in) {
   int& logprobs = in.out.request.sampling.logprobs;
   bool on = false;
   if (v.get(on) == SUCCESS) {
     logprobs = on ? std::max(0, logprobs) : -1;
     return {};
   }
-  HUNCH_TRY(const int64_t n, whole_value(key, v, {0, kMaxLogprobs}));
-  if (key != "n_probs" || n > 0) logprobs = int(n);  // llama.cpp's 0: none
+  HUNCH_TRY(const int64_t n, whole_value(v, {0, kMaxLogprobs}));
+  if (v.key != "n_probs" || n > 0) logprobs = int(n);  // llama.cpp's 0: none
   return {};
 }
 
-Status read_logit_bias(std::string_view key, const element& v, BodyReader& in) {
+Status read_logit_bias(const Field& v, BodyReader& in) {
   object entries;
-  if (v.get(entries) != SUCCESS) return wanted(key, "an object of token ids and numbers", v);
+  if (v.get(entries) != SUCCESS) return wanted(v, "an object of token ids and numbers");
   auto& biases = in.out.request.sampling.logit_bias;
   biases.clear();
   for (const auto& [name, value] : entries) {
-    if (biases.size() == kMaxLogitBias) return usage_error(fmt::format("\"{}\" has more than {} entries", key, kMaxLogitBias));
+    if (biases.size() == kMaxLogitBias) return wrong(v, " has more than {} entries", kMaxLogitBias);
     int32_t id = -1;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
-    if (error != std::errc() || end != name.data() + name.size() || id < 0)
-      return usage_error(fmt::format("\"{}\": {} is no token id", key, excerpt(name)));
-    HUNCH_TRY(const double bias, number_value(key, value, {-100, 100}));
+    if (error != std::errc() || end != name.data() + name.size() || id < 0) return wrong(v, ": {} is no token id", excerpt(name));
+    HUNCH_TRY(const double bias, number_value({value, v.key}, {-100, 100}));
     biases.emplace_back(id, float(bias));
   }
   return {};
 }
 
-Status read_stop(std::string_view key, const element& v, BodyReader& in) {
-  simdjson::dom::array none;
+Status read_stop(const Field& v, BodyReader& in) {
+  array none;
   if (v.get(none) == SUCCESS && none.size() == 0) return in.out.request.stop.clear(), Status();
-  HUNCH_TRY(in.out.request.stop, texts_value(key, v, kMaxStopTexts));
+  HUNCH_TRY(in.out.request.stop, texts_value(v, kMaxStopTexts));
   return check_stop_texts(in.out.request.stop);
 }
 
-Status read_stream_options(std::string_view key, const element& v, BodyReader& in) {
+Status read_stream_options(const Field& v, BodyReader& in) {
   object options;
-  if (v.get(options) != SUCCESS) return wanted(key, "an object", v);
+  if (v.get(options) != SUCCESS) return wanted(v, "an object");
   for (const auto& [name, value] : options) {
     if (value.is_null()) continue;
     bool* target = name == "include_usage" ? &in.out.include_usage
         : name == "continuous_usage_stats" ? &in.out.continuous_usage
                                            : nullptr;
     if (!target) continue;
-    HUNCH_TRY(*target, truth_value(name, value));
+    HUNCH_TRY(*target, truth_value({value, name}));
   }
   return {};
 }
 
-Status read_allowed_ids(std::string_view key, const element& v, BodyReader& in) {
-  HUNCH_TRY(in.out.request.sampling.allowed_token_ids, ids_value(key, v));
+Status read_allowed_ids(const Field& v, BodyReader& in) {
+  HUNCH_TRY(in.out.request.sampling.allowed_token_ids, ids_value(v));
   if (!in.out.request.sampling.allowed_token_ids.empty()) return {};
-  return usage_error(fmt::format("\"{}\" is empty, so that nothing may follow: leave it out to allow all", key));
+  return wrong(v, " is empty, so that nothing may follow: leave it out to allow all");
 }
 
-Status read_salt(std::string_view key, const element& v, BodyReader& in) {
+Status read_salt(const Field& v, BodyReader& in) {
   std::string_view salt;  // any bytes will do: it is compared and never shown
-  if (v.get(salt) != SUCCESS) return wanted(key, "a string", v);
-  if (salt.size() > kMaxSaltBytes)
-    return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed", key, salt.size(), kMaxSaltBytes));
+  if (v.get(salt) != SUCCESS) return wanted(v, "a string");
+  if (salt.size() > kMaxSaltBytes) return wrong(v, " has {} bytes; at most {} are allowed", salt.size(), kMaxSaltBytes);
   in.out.request.cache_salt = std::string(salt);
   return {};
 }
 
-Status read_request_id(std::string_view key, const element& v, BodyReader& in) {
-  HUNCH_TRY(std::string id, text_value(key, v));
+Status read_request_id(const Field& v, BodyReader& in) {
+  HUNCH_TRY(std::string id, text_value(v));
   if (id.empty() || id.size() > 128 || !std::ranges::all_of(id, [](unsigned char c) { return c > ' ' && c < 127; }))
-    return usage_error(fmt::format("\"{}\" must be 1 to 128 printable characters without blanks", key));
+    return wrong(v, " must be 1 to 128 printable characters without blanks");
   in.out.request_id = std::move(id);
   return {};
 }
 
-Status read_best_of(std::string_view key, const element& v, BodyReader&) {
-  HUNCH_TRY(const int64_t best_of, whole_value(key, v, {1, kAny}));
+Status read_best_of(const Field& v, BodyReader&) {
+  HUNCH_TRY(const int64_t best_of, whole_value(v, {1, kAny}));
   (void)best_of;  // compared with n once that is known
   return {};
 }
 
-Status read_slot(std::string_view key, const element& v, BodyReader&) {
-  HUNCH_TRY(const int64_t slot, whole_value(key, v, {-1, kMostId}));
+Status read_slot(const Field& v, BodyReader&) {
+  HUNCH_TRY(const int64_t slot, whole_value(v, {-1, kMostId}));
   (void)slot;  // requests are placed by their prefixes here
   return {};
 }
 
 struct Key {
   std::string_view name;
-  Status (*read)(std::string_view key, const element&, BodyReader&);
+  KeyReader* read;
   unsigned kinds;
 };
 constexpr unsigned kBatch = 1, kText = 2, kChat = 4, kHttp = kText | kChat, kAll = 7;
@@ -156,30 +150,31 @@ constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch 
 
 // Readers of the common kinds, made from where the value goes.
 #define HUNCH_VALUE(reader, target, ...) \
-  [](std::string_view key, const element& v, BodyReader& in) -> Status { \
-    HUNCH_TRY(auto value, reader(key, v __VA_OPT__(, ) __VA_ARGS__)); \
+  [](const Field& v, BodyReader& in) -> Status { \
+    HUNCH_TRY(auto value, reader(v __VA_OPT__(, ) __VA_ARGS__)); \
     in.out.target = static_cast<std::decay_t<decltype(in.out.target)>>(std::move(value)); \
     return {}; \
   }
-Status ignore(std::string_view, const element&, BodyReader&) { return {}; }
-Status refuse(std::string_view key, const element& v, BodyReader&) {
+#define HUNCH_TRUTH(target) HUNCH_VALUE(truth_value, target)
+Status ignore(const Field&, BodyReader&) { return {}; }
+Status refuse(const Field& v, BodyReader&) {
   bool on = true;
-  simdjson::dom::array none;
+  array none;
   if ((v.get(on) == SUCCESS && !on) || (v.get(none) == SUCCESS && none.size() == 0)) return {};  // switched off is fine
-  return usage_error(fmt::format("\"{}\" is not available: leave it out", key));
+  return wrong(v, " is not available: leave it out");
 }
-Status refuse_suffix(std::string_view key, const element& v, BodyReader& in) {
+Status refuse_suffix(const Field& v, BodyReader& in) {
   std::string_view s;
-  return v.get(s) == SUCCESS && s.empty() ? Status() : refuse(key, v, in);
+  return v.get(s) == SUCCESS && s.empty() ? Status() : refuse(v, in);
 }
 // Of llama.cpp's: switched off only.
-Status refuse_sampler(std::string_view key, const element& v, BodyReader& in) {
+Status refuse_sampler(const Field& v, BodyReader& in) {
   double x = 0;
-  const double off = key == "typical_p" ? 1 : key == "top_n_sigma" ? -1 : 0;
-  return v.get(x) == SUCCESS && x == off ? Status() : refuse(key, v, in);
+  const double off = v.key == "typical_p" ? 1 : v.key == "top_n_sigma" ? -1 : 0;
+  return v.get(x) == SUCCESS && x == off ? Status() : refuse(v, in);
 }
-Status elsewhere(std::string_view key, const element&, BodyReader&) {
-  return usage_error(fmt::format("\"{}\" belongs to /v1/{}", key, key == "messages" ? "chat/completions" : "completions"));
+Status elsewhere(const Field& v, BodyReader&) {
+  return wrong(v, " belongs to /v1/{}", v.key == "messages" ? "chat/completions" : "completions");
 }
 
 const Key kKeys[] = {
@@ -200,7 +195,7 @@ const Key kKeys[] = {
     {"best_of", read_best_of, kHttp},
     {"stop", read_stop, kAll},
     {"stop_token_ids", HUNCH_VALUE(ids_value, request.stop_ids, kMaxIdList), kAll},
-    {"ignore_eos", HUNCH_VALUE(truth_value, request.ignore_eos), kAll},
+    {"ignore_eos", HUNCH_TRUTH(request.ignore_eos), kAll},
     {"min_tokens", HUNCH_VALUE(whole_value, request.sampling.min_tokens, Range{0, kMostTokens}), kAll},
     {"logprobs", read_logprobs, kAll},
     {"n_probs", read_logprobs, kHttp},
@@ -214,15 +209,15 @@ const Key kKeys[] = {
     {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
     {"allowed_token_ids", read_allowed_ids, kAll},
     {"priority", HUNCH_VALUE(whole_value, request.priority, Range{-kMostPriority, kMostPriority}), kAll},
-    {"cache_prompt", HUNCH_VALUE(truth_value, request.cache_prompt), kAll},
+    {"cache_prompt", HUNCH_TRUTH(request.cache_prompt), kAll},
     {"cache_salt", read_salt, kAll},
-    {"skip_special_tokens", HUNCH_VALUE(truth_value, request.skip_special_tokens), kAll},
-    {"add_special_tokens", HUNCH_VALUE(truth_value, add_special_tokens), kAll},
+    {"skip_special_tokens", HUNCH_TRUTH(request.skip_special_tokens), kAll},
+    {"add_special_tokens", HUNCH_TRUTH(add_special_tokens), kAll},
     {"truncate_prompt_tokens", HUNCH_VALUE(whole_value, truncate_prompt, Range{1, kMostId}), kHttp},
     {"truncate_prompt_tokens", refuse, kBatch},
-    {"echo", HUNCH_VALUE(truth_value, echo), kBatch | kText},
+    {"echo", HUNCH_TRUTH(echo), kBatch | kText},
     {"echo", refuse, kChat},
-    {"include_stop_str_in_output", HUNCH_VALUE(truth_value, include_stop), kHttp},
+    {"include_stop_str_in_output", HUNCH_TRUTH(include_stop), kHttp},
     {"include_stop_str_in_output", refuse, kBatch},
     {"speculative_config", read_speculative_config, kAll},
     {"lossless", read_lossless, kAll},
@@ -234,24 +229,24 @@ const Key kKeys[] = {
     {"guided_grammar", read_guided, kAll},
     {"json_schema", read_guided, kHttp},
     {"grammar", read_guided, kHttp},
-    {"stream", HUNCH_VALUE(truth_value, stream), kHttp},
+    {"stream", HUNCH_TRUTH(stream), kHttp},
     {"stream_options", read_stream_options, kHttp},
-    {"timings_per_token", HUNCH_VALUE(truth_value, timings_per_token), kHttp},
-    {"return_tokens", HUNCH_VALUE(truth_value, return_tokens), kHttp},
-    {"return_token_ids", HUNCH_VALUE(truth_value, return_token_ids), kHttp},
-    {"return_token_sources", HUNCH_VALUE(truth_value, return_token_sources), kHttp},
-    {"return_tokens_as_token_ids", HUNCH_VALUE(truth_value, tokens_as_ids), kHttp},
+    {"timings_per_token", HUNCH_TRUTH(timings_per_token), kHttp},
+    {"return_tokens", HUNCH_TRUTH(return_tokens), kHttp},
+    {"return_token_ids", HUNCH_TRUTH(return_token_ids), kHttp},
+    {"return_token_sources", HUNCH_TRUTH(return_token_sources), kHttp},
+    {"return_tokens_as_token_ids", HUNCH_TRUTH(tokens_as_ids), kHttp},
     {"request_id", read_request_id, kHttp},
     {"id_slot", read_slot, kHttp},
     {"timeout", HUNCH_VALUE(number_value, timeout_seconds, Range{0, kMostSeconds, true}), kHttp},
     {"tools", read_tools, kChat},
     {"tool_choice", read_tool_choice, kChat},
-    {"parallel_tool_calls", HUNCH_VALUE(truth_value, parallel_tool_calls), kChat},
-    {"include_reasoning", HUNCH_VALUE(truth_value, include_reasoning), kChat},
+    {"parallel_tool_calls", HUNCH_TRUTH(parallel_tool_calls), kChat},
+    {"include_reasoning", HUNCH_TRUTH(include_reasoning), kChat},
     {"chat_template_kwargs", read_template_kwargs, kChat},
     {"reasoning_effort", read_template_kwargs, kChat},
     {"chat_template", HUNCH_VALUE(text_value, chat_template), kChat},  // taken only where clients are trusted with it
-    {"add_generation_prompt", HUNCH_VALUE(truth_value, add_generation_prompt), kChat},
+    {"add_generation_prompt", HUNCH_TRUTH(add_generation_prompt), kChat},
     // For servers and their accounts: nothing here depends on them.
     {"user", ignore, kAll},
     {"metadata", ignore, kAll},
@@ -280,12 +275,12 @@ const Key kKeys[] = {
     {"tools", refuse, kBatch},
     {"tool_choice", refuse, kBatch},
 };
+#undef HUNCH_TRUTH
 #undef HUNCH_VALUE
 constexpr size_t kNumKeys = std::size(kKeys);
 
 const Key* find_key(std::string_view name, BodyKind kind) {
-  const auto at = std::find_if(
-      std::begin(kKeys), std::end(kKeys), [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
+  const auto at = std::ranges::find_if(kKeys, [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
   return at == std::end(kKeys) ? nullptr : at;
 }
 
@@ -350,7 +345,7 @@ Status read_fields(const object& fields, BodyReader& in) {
   size_t keys = 0;
   for (const auto& [name, value] : fields) {
     if (++keys > kMaxBodyKeys)
-      return coded(in, "too_many_fields", usage_error(fmt::format("the request has more than {} keys", kMaxBodyKeys)));
+      return coded(in, "too_many_fields", usage_error("the request has more than {} keys", kMaxBodyKeys));
     const Key* key = find_key(name, in.kind);
     in.fault.param = name.substr(0, 64);
     if (!key) {
@@ -359,17 +354,16 @@ Status read_fields(const object& fields, BodyReader& in) {
         ++in.out.unknown_keys;
         continue;
       }
-      if (std::ranges::find(unread, name) != unread.end())
-        return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+      if (std::ranges::find(unread, name) != unread.end()) return usage_error("the key {} stands there twice", excerpt(name));
       unread.push_back(name);
       if (name == "id" || name == "custom_id" || value.is_null()) continue;
       auto known = settable_keys(in.kind);
       known.insert(known.end(), {"id", "custom_id"});
-      return usage_error(fmt::format("unknown key {}{}", excerpt(name), did_you_mean(name, known)));
+      return usage_error("unknown key {}{}", excerpt(name), did_you_mean(name, known));
     }
-    if (std::exchange(seen[key - kKeys], true)) return usage_error(fmt::format("the key {} stands there twice", excerpt(name)));
+    if (std::exchange(seen[key - kKeys], true)) return usage_error("the key {} stands there twice", excerpt(name));
     if (value.is_null()) continue;
-    HUNCH_OK(key->read(name, value, in));
+    HUNCH_OK(key->read({value, name}, in));
   }
   in.fault.param.clear();
   return settle(fields, in);
@@ -389,7 +383,7 @@ Status read_body(std::string_view json, BodyKind kind, Body& out, BodyFault& fau
   simdjson::dom::parser parser;
   HUNCH_TRY(const element root, parse_json(parser, json));
   object fields;
-  if (root.get(fields) != SUCCESS) return wanted("body", "an object", root);
+  if (root.get(fields) != SUCCESS) return wanted({root, "body"}, "an object");
   return read_fields(fields, in);
 }
 

@@ -1,7 +1,5 @@
 // What the output must look like, in the words of OpenAI (response_format), of vLLM (structured_outputs, and guided_* before it)
 // and of llama.cpp (grammar, json_schema); and the tools that the model may call.
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "api/body_keys.h"
@@ -10,10 +8,6 @@
 namespace hunch {
 namespace {
 
-using simdjson::SUCCESS;
-using simdjson::dom::array;
-using simdjson::dom::element;
-using simdjson::dom::object;
 using Kind = StructuredOutput::Kind;
 
 constexpr size_t kMaxChoiceTexts = 10000, kMostNameBytes = 256;
@@ -25,92 +19,87 @@ Status set(BodyReader& in, StructuredOutput structured) {
   return {};
 }
 
-Status set_schema(std::string_view key, const element& v, BodyReader& in) {
+Status set_schema(const Field& v, BodyReader& in) {
   // A schema comes as an object, from some clients as the text of one; true and false are schemas too.
   if (v.is_string()) {
-    HUNCH_TRY(std::string text, text_value(key, v));
+    HUNCH_TRY(std::string text, text_value(v));
     simdjson::dom::parser parser;
     if (const auto parsed = parse_json(parser, text); !parsed.ok())
-      return coded(in, "invalid_schema", usage_error(fmt::format("\"{}\": {}", key, parsed.error().message)));
+      return coded(in, "invalid_schema", wrong(v, ": {}", parsed.error().message));
     return set(in, {.kind = Kind::JsonSchema, .text = std::move(text)});
   }
-  if (!v.is_object() && !v.is_bool()) return coded(in, "invalid_schema", wanted(key, "a JSON schema, an object", v));
+  if (!v.is_object() && !v.is_bool()) return coded(in, "invalid_schema", wanted(v, "a JSON schema, an object"));
   return set(in, {.kind = Kind::JsonSchema, .text = simdjson::minify(v)});
 }
 
-Status set_text(std::string_view key, const element& v, Kind kind, BodyReader& in) {
-  HUNCH_TRY(std::string text, text_value(key, v));
-  if (text.empty()) return usage_error(fmt::format("\"{}\" is empty: leave it out", key));
+Status set_text(const Field& v, Kind kind, BodyReader& in) {
+  HUNCH_TRY(std::string text, text_value(v));
+  if (text.empty()) return wrong(v, " is empty: leave it out");
   return set(in, {.kind = kind, .text = std::move(text)});
 }
 
-Status set_choice(std::string_view key, const element& v, BodyReader& in) {
-  HUNCH_TRY(std::vector<std::string> choices, texts_value(key, v, kMaxChoiceTexts));
-  if (choices.empty()) return usage_error(fmt::format("\"{}\" is empty: give at least one text", key));
+Status set_choice(const Field& v, BodyReader& in) {
+  HUNCH_TRY(std::vector<std::string> choices, texts_value(v, kMaxChoiceTexts));
+  if (choices.empty()) return wrong(v, " is empty: give at least one text");
   return set(in, {.kind = Kind::Choice, .choices = std::move(choices)});
 }
 
 }
 
-Status read_response_format(std::string_view key, const element& v, BodyReader& in) {
-  in.out.structure_key = key;
+Status read_response_format(const Field& v, BodyReader& in) {
+  in.out.structure_key = v.key;
   std::string_view type;
   if (!v.is_object() || v["type"].get(type) != SUCCESS)
-    return usage_error(fmt::format("\"{}\" must be an object with a \"type\": text, json_object or json_schema", key));
+    return wrong(v, " must be an object with a \"type\": text, json_object or json_schema");
   if (type == "text") return {};
   element inner, schema;
   if (type == "json_object") {
     // An older shape has the schema right here.
-    if (v["schema"].get(schema) == SUCCESS && !schema.is_null()) return set_schema("schema", schema, in);
+    if (v["schema"].get(schema) == SUCCESS && !schema.is_null()) return set_schema({schema, "schema"}, in);
     return set(in, {.kind = Kind::JsonObject});
   }
   if (type == "json_schema") {
     const bool nested = v["json_schema"].get(inner) == SUCCESS && inner.is_object();
     if ((nested && inner["schema"].get(schema) == SUCCESS) || v["schema"].get(schema) == SUCCESS)
-      return set_schema("schema", schema, in);
-    return usage_error(
-        fmt::format("\"{}\" of type json_schema needs \"json_schema\": {{\"name\": ..., \"schema\": {{...}}}}", key));
+      return set_schema({schema, "schema"}, in);
+    return wrong(v, " of type json_schema needs \"json_schema\": {{\"name\": ..., \"schema\": {{...}}}}");
   }
-  return usage_error(
-      fmt::format("\"{}\": type {} is not available; there are text, json_object, json_schema", key, excerpt(type)));
+  return wrong(v, ": type {} is not available; there are text, json_object, json_schema", excerpt(type));
 }
 
-Status read_structured_outputs(std::string_view key, const element& v, BodyReader& in) {
-  in.out.structure_key = key;
+Status read_structured_outputs(const Field& v, BodyReader& in) {
+  in.out.structure_key = v.key;
   object fields;
-  if (v.get(fields) != SUCCESS) return wanted(key, "an object", v);
+  if (v.get(fields) != SUCCESS) return wanted(v, "an object");
   for (const auto& [name, value] : fields) {
     if (value.is_null()) continue;
-    if (name == "json") HUNCH_OK(set_schema(name, value, in));
-    else if (name == "regex") HUNCH_OK(set_text(name, value, Kind::Regex, in));
-    else if (name == "grammar") HUNCH_OK(set_text(name, value, Kind::Grammar, in));
-    else if (name == "choice") HUNCH_OK(set_choice(name, value, in));
+    if (name == "json") HUNCH_OK(set_schema({value, name}, in));
+    else if (name == "regex") HUNCH_OK(set_text({value, name}, Kind::Regex, in));
+    else if (name == "grammar") HUNCH_OK(set_text({value, name}, Kind::Grammar, in));
+    else if (name == "choice") HUNCH_OK(set_choice({value, name}, in));
     else if (name == "json_object") {
-      HUNCH_TRY(const bool on, truth_value(name, value));
+      HUNCH_TRY(const bool on, truth_value({value, name}));
       if (on) HUNCH_OK(set(in, {.kind = Kind::JsonObject}));
     } else if (name == "structural_tag") {
-      return usage_error(
-          fmt::format("\"{}\": \"structural_tag\" is not available; there are json, regex, choice, grammar, "
-                      "json_object",
-              key));
+      return wrong(v, ": \"structural_tag\" is not available; there are json, regex, choice, grammar, json_object");
     }  // others steer a library that is not used here
   }
   if (in.out.request.structured.kind == Kind::None)
-    return usage_error(fmt::format("\"{}\" says no form: give one of json, regex, choice, grammar, json_object", key));
+    return wrong(v, " says no form: give one of json, regex, choice, grammar, json_object");
   return {};
 }
 
-Status read_guided(std::string_view key, const element& v, BodyReader& in) {
-  in.out.structure_key = key;
-  if (key == "guided_json" || key == "json_schema") return set_schema(key, v, in);
-  if (key == "guided_choice") return set_choice(key, v, in);
-  if (key == "grammar" && v.is_string() && std::string_view(v).empty()) return {};  // llama.cpp's own default
-  return set_text(key, v, key == "guided_regex" ? Kind::Regex : Kind::Grammar, in);
+Status read_guided(const Field& v, BodyReader& in) {
+  in.out.structure_key = v.key;
+  if (v.key == "guided_json" || v.key == "json_schema") return set_schema(v, in);
+  if (v.key == "guided_choice") return set_choice(v, in);
+  if (v.key == "grammar" && v.is_string() && std::string_view(v).empty()) return {};  // llama.cpp's own default
+  return set_text(v, v.key == "guided_regex" ? Kind::Regex : Kind::Grammar, in);
 }
 
-Status read_tools(std::string_view key, const element& v, BodyReader& in) {
+Status read_tools(const Field& v, BodyReader& in) {
   array list;
-  if (v.get(list) != SUCCESS) return wanted(key, "a list of tools", v);
+  if (v.get(list) != SUCCESS) return wanted(v, "a list of tools");
   if (list.begin() == list.end()) return {};  // none, as some clients write it
   size_t total = 0, largest = 0;
   std::string largest_name;
@@ -119,31 +108,29 @@ Status read_tools(std::string_view key, const element& v, BodyReader& in) {
     std::string_view type, name;
     element parameters;
     if (tool["type"].get(type) != SUCCESS || type != "function" || tool["function"]["name"].get(name) != SUCCESS || name.empty())
-      return usage_error(
-          fmt::format("\"{}\": item {} must be {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", key, names.size()));
+      return wrong(v, ": item {} must be {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", names.size());
     if (tool["function"]["parameters"].get(parameters) == SUCCESS && !parameters.is_null() && !parameters.is_object())
-      return wanted("parameters", "a JSON schema, an object", parameters);
+      return wanted({parameters, "parameters"}, "a JSON schema, an object");
     if (element kind;
         tool["function"]["parameters"]["type"].get(kind) == SUCCESS && (kind.get(type) != SUCCESS || type != "object"))
-      return wanted("parameters", "a schema of type \"object\"", kind);
+      return wanted({kind, "parameters"}, "a schema of type \"object\"");
     if (name.size() > kMostNameBytes)
-      return usage_error(fmt::format("\"{}\": a function's name has {} bytes; at most {}", key, name.size(), kMostNameBytes));
-    if (std::ranges::find(names, name) != names.end())
-      return usage_error(fmt::format("\"{}\": two functions are called {}", key, excerpt(name)));
-    if (names.size() == kMaxIdList) return usage_error(fmt::format("\"{}\" has more than {} tools", key, kMaxIdList));
+      return wrong(v, ": a function's name has {} bytes; at most {}", name.size(), kMostNameBytes);
+    if (std::ranges::find(names, name) != names.end()) return wrong(v, ": two functions are called {}", excerpt(name));
+    if (names.size() == kMaxIdList) return wrong(v, " has more than {} tools", kMaxIdList);
     names.emplace_back(name);
     const size_t bytes = std::string(simdjson::minify(tool)).size();
     total += bytes;
     if (bytes > largest) largest = bytes, largest_name = std::string(name);
   }
   if (total > kMaxToolsBytes)
-    return usage_error(fmt::format("\"{}\" has {} bytes; at most {} are allowed (the largest is {} with {})", key, total,
-        kMaxToolsBytes, excerpt(largest_name), largest));
+    return wrong(v, " has {} bytes; at most {} are allowed (the largest is {} with {})", total, kMaxToolsBytes,
+        excerpt(largest_name), largest);
   in.out.tools = copy_of(v);
   return {};
 }
 
-Status read_tool_choice(std::string_view key, const element& v, BodyReader& in) {
+Status read_tool_choice(const Field& v, BodyReader& in) {
   using Choice = Body::ToolChoice;
   std::string_view word;
   if (v.get(word) == SUCCESS) {
@@ -156,8 +143,7 @@ Status read_tool_choice(std::string_view key, const element& v, BodyReader& in) 
     in.out.tool_choice = Choice::Named, in.out.tool_name = std::string(word);
     return {};
   }
-  return usage_error(
-      fmt::format("\"{}\" must be none, auto, required or {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", key));
+  return wrong(v, " must be none, auto, required or {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}");
 }
 
 }

@@ -15,13 +15,6 @@ namespace {
 
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default; chats have the rest of the context
 
-ApiError refused(const Error& error, const BodyFault& fault) {
-  ApiError out = api_error(error);
-  out.param = fault.param;
-  if (!fault.code.empty()) out.code = fault.code;
-  return out;
-}
-
 std::string random_id() {
   std::random_device device;
   std::string out;
@@ -31,20 +24,33 @@ std::string random_id() {
 
 }
 
-std::optional<ApiError> Call::State::read(std::string_view json, const ServedModels& models, std::string_view request_id) {
+ApiError refused(const Error& error, const BodyFault& fault) {
+  ApiError out = api_error(error);
+  out.param = fault.param;
+  if (!fault.code.empty()) out.code = fault.code;
+  return out;
+}
+
+std::optional<ApiError> read_object(
+    std::string_view json, const ApiLimits& limits, simdjson::dom::parser& parser, object& fields) {
   if (json.size() > limits.max_body_bytes)
     return api_error(413, fmt::format("the body has {} bytes; at most {} are taken", json.size(), limits.max_body_bytes));
+  const auto root = parse_json(parser, json);
+  if (!root.ok()) return refused(root.error());
+  if (root.value().get(fields) != SUCCESS) return refused(wanted({root.value(), "body"}, "an object"));
+  return {};
+}
+
+std::optional<ApiError> Call::State::read(std::string_view json, const ServedModels& models, std::string_view request_id) {
   BodyFault fault;
   BodyReader in{chat() ? BodyKind::Chat : BodyKind::Completions, body, fault};
   simdjson::dom::parser parser;
-  const auto root = parse_json(parser, json);
-  if (!root.ok()) return refused(root.error(), fault);
-  simdjson::dom::object fields;
-  if (root.value().get(fields) != simdjson::SUCCESS) return refused(wanted("body", "an object", root.value()), fault);
+  object fields;
+  if (auto error = read_object(json, limits, parser, fields)) return error;
 
   // The model first: what the body does not say is its to say.
   std::string_view name;
-  if (fields["model"].get(name) != simdjson::SUCCESS) name = {};
+  if (fields["model"].get(name) != SUCCESS) name = {};
   auto found = models.find(name);
   if (const auto* unknown = std::get_if<ApiError>(&found)) return *unknown;
   served = std::get<const ServedModel*>(found);
@@ -84,8 +90,8 @@ std::optional<ApiError> Call::State::settle_lengths() {
   for (const auto& prompt : prepared.prompts) {
     const int64_t room = served->engine->context_len() - std::ssize(prompt);
     if (least <= (most < 0 ? room : std::min(room, most)) || scores_only) continue;
-    return refused(usage_error(fmt::format("\"min_tokens\" is {}, more than the {} tokens that may come", least,
-                       most < 0 ? room : std::min(room, most))),
+    return refused(
+        usage_error("\"min_tokens\" is {}, more than the {} tokens that may come", least, most < 0 ? room : std::min(room, most)),
         {.param = "min_tokens"});
   }
   return {};

@@ -42,11 +42,7 @@ std::string_view Call::State::finish_reason(const Generation& g, std::string_vie
 }
 
 ordered_json Call::State::head(std::string_view object) const {
-  ordered_json out;
-  out["id"] = id;
-  out["object"] = object;
-  out["created"] = created;
-  out["model"] = model_name;
+  ordered_json out{{"id", id}, {"object", object}, {"created", created}, {"model", model_name}};
   if (!served->fingerprint.empty()) out["system_fingerprint"] = served->fingerprint;
   return out;
 }
@@ -89,8 +85,7 @@ std::string Call::answer(const std::vector<Generation>& generations) {
     const Generation& g = shown[i];
     const Tokens& prompt = s.prepared.prompts[s.prompt_of(i)];
     const std::string text = g.text + s.end_of_text(g);
-    ordered_json choice;
-    choice["index"] = i;
+    ordered_json choice{{"index", i}};
     std::string arguments;
     if (s.chat()) {
       ReplyDelta reply;
@@ -128,8 +123,7 @@ std::string Call::answer(const std::vector<Generation>& generations) {
 }
 
 ordered_json Call::State::message_json(const ReplyDelta& reply, size_t choice) const {
-  ordered_json out;
-  out["role"] = "assistant";
+  ordered_json out{{"role", "assistant"}};
   // What was thought under both names that clients look for.
   if (!reply.reasoning.empty() && body.include_reasoning)
     out["reasoning_content"] = reply.reasoning, out["reasoning"] = reply.reasoning;

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "api/call_state.h"
+#include "api/json_text.h"
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"
+#include "base/usage.h"
 #include "text/detokenizer.h"
 #include "text/excerpt.h"
 
@@ -71,7 +73,7 @@ std::string forced_schema(const Body& body) {
     if (!defs.is_null()) schema["$defs"] = std::move(defs);
     if (!body.parallel_tool_calls) schema["maxItems"] = 1;
   }
-  return schema.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return json_line(schema);
 }
 
 // Drops all calls but the first, where only one was allowed, and words where calls were forced: pieces of one that was cut.
@@ -115,7 +117,7 @@ Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
     fault.param = "tool_choice";
     const auto meant = [&](const ordered_json& tool) { return name_of(tool) == body.tool_name; };
     if (body.tool_choice == ToolChoice::Named && std::ranges::none_of(body.tools, meant))
-      return usage_error(fmt::format("\"tool_choice\" names {}, which is none of the \"tools\"", excerpt(body.tool_name)));
+      return usage_error("\"tool_choice\" names {}, which is none of the \"tools\"", excerpt(body.tool_name));
     fault.param = "tools";
     if (body.tool_choice == ToolChoice::Auto && tool_parser.empty() && !is_harmony(reasoning_parser))
       return usage_error(

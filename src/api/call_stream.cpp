@@ -18,8 +18,7 @@ class ChunkWriter {
   explicit ChunkWriter(Call::State& state) : s_(state) {}
 
   ordered_json choice(size_t index) const {
-    ordered_json out;
-    out["index"] = index;
+    ordered_json out{{"index", index}};
     if (s_.chat()) out["delta"] = ordered_json::object();
     else out["text"] = "";
     out["logprobs"] = nullptr;
@@ -91,10 +90,8 @@ class ChunkWriter {
   ordered_json timings_so_far(size_t index) const {
     const auto& c = s_.choices[index];
     const double ms = ms_since(c.first);
-    ordered_json out{
-        {"prompt_n", s_.prepared.prompts[s_.prompt_of(index)].size()}, {"predicted_n", c.tokens}, {"predicted_ms", ms}};
-    out["predicted_per_second"] = ms > 0 && c.tokens > 1 ? ordered_json(double(c.tokens - 1) * 1e3 / ms) : ordered_json();
-    return out;
+    return {{"prompt_n", s_.prepared.prompts[s_.prompt_of(index)].size()}, {"predicted_n", c.tokens}, {"predicted_ms", ms},
+        {"predicted_per_second", c.tokens > 1 ? per_second(c.tokens - 1, ms) : ordered_json()}};
   }
 
  private:

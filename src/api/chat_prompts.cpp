@@ -1,7 +1,6 @@
 #include "api/chat_prompts.h"
 
-#include <fmt/format.h>
-
+#include "base/usage.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -36,8 +35,8 @@ ChatPrompts::Form ChatPrompts::make_form(std::string source) const {
 Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
   // No work on what cannot fit: a message has at least a token.
   if (std::ssize(body.messages) > engine_.context_len())
-    return usage_error(fmt::format("{} messages are more than the context of {} tokens holds: shorten the prompt",
-        body.messages.size(), engine_.context_len()));
+    return usage_error("{} messages are more than the context of {} tokens holds: shorten the prompt", body.messages.size(),
+        engine_.context_len());
   Form brought;
   if (!body.chat_template.empty()) {
     if (!trust_bodies_)

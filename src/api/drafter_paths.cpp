@@ -1,7 +1,6 @@
 #include "api/drafter_paths.h"
 
-#include <fmt/format.h>
-
+#include "base/usage.h"
 #include "checkpoint/drafter_file.h"
 
 namespace hunch {
@@ -25,7 +24,7 @@ Result<std::vector<DrafterOptions>> open_drafters(
     HUNCH_TRY(const auto file, DrafterFile::open(path, meant && is_drafter_method(said) ? said : std::string_view()));
     for (const DrafterOptions& other : out)
       if (other.method == file->method())
-        return usage_error(fmt::format("two drafters of method {}: {} and {}; name one", other.method, other.path, path));
+        return usage_error("two drafters of method {}: {} and {}; name one", other.method, other.path, path);
     out.push_back({file->method(), path});
   }
   return out;

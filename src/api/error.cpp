@@ -29,12 +29,10 @@ std::string_view usual_type(int status) {
 }
 
 std::string error_body(const ApiError& error) {
-  nlohmann::ordered_json inner;
-  inner["message"] = error.message;
-  inner["type"] = error.type;
-  inner["param"] = error.param.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(error.param);
-  inner["code"] = error.code.empty() ? nlohmann::ordered_json(error.status) : nlohmann::ordered_json(error.code);
-  return json_line({{"error", std::move(inner)}});
+  using json = nlohmann::ordered_json;
+  return json_line({{"error",
+      {{"message", error.message}, {"type", error.type}, {"param", error.param.empty() ? json() : json(error.param)},
+          {"code", error.code.empty() ? json(error.status) : json(error.code)}}}});
 }
 
 ApiError api_error(int status, std::string message, std::string code, double retry_after_seconds) {

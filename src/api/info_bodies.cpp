@@ -16,21 +16,11 @@ using nlohmann::ordered_json;
 ordered_json model_json(const ServedModel& model, const std::string& name) {
   EngineParts& parts = model.engine->parts();
   const ModelShape& shape = parts.model->shape();
-  ordered_json out;
-  out["id"] = name;
-  out["object"] = "model";
-  out["created"] = model.created;
-  out["owned_by"] = "hunch";
-  out["root"] = model.id;
-  out["parent"] = nullptr;
-  out["max_model_len"] = model.engine->context_len();
-  out["meta"] = {
-      {"n_ctx_train", shape.context_len},
-      {"n_embd", shape.hidden},
-      {"n_vocab", shape.vocab_size},
-      {"size", parts.model->weight_bytes()},
-  };
-  return out;
+  return {{"id", name}, {"object", "model"}, {"created", model.created}, {"owned_by", "hunch"}, {"root", model.id},
+      {"parent", nullptr}, {"max_model_len", model.engine->context_len()},
+      {"meta",
+          {{"n_ctx_train", shape.context_len}, {"n_embd", shape.hidden}, {"n_vocab", shape.vocab_size},
+              {"size", parts.model->weight_bytes()}}}};
 }
 
 std::string token_text(EngineParts& parts, std::optional<int32_t> id) {
@@ -41,14 +31,10 @@ std::string token_text(EngineParts& parts, std::optional<int32_t> id) {
 ordered_json defaults_json(const Request& defaults) {
   const SamplingOptions& s = defaults.sampling;
   const auto maybe = [](const auto& value) { return value ? ordered_json(*value) : ordered_json(); };
-  ordered_json out;
-  out["n_predict"] = defaults.max_tokens;
-  out["temperature"] = maybe(s.temperature), out["top_k"] = maybe(s.top_k), out["top_p"] = maybe(s.top_p);
-  out["min_p"] = maybe(s.min_p), out["seed"] = maybe(s.seed);
-  out["repeat_penalty"] = s.repetition_penalty, out["presence_penalty"] = s.presence_penalty;
-  out["frequency_penalty"] = s.frequency_penalty;
-  out["cache_prompt"] = defaults.cache_prompt;
-  return out;
+  return {{"n_predict", defaults.max_tokens}, {"temperature", maybe(s.temperature)}, {"top_k", maybe(s.top_k)},
+      {"top_p", maybe(s.top_p)}, {"min_p", maybe(s.min_p)}, {"seed", maybe(s.seed)}, {"repeat_penalty", s.repetition_penalty},
+      {"presence_penalty", s.presence_penalty}, {"frequency_penalty", s.frequency_penalty},
+      {"cache_prompt", defaults.cache_prompt}};
 }
 
 }
@@ -74,13 +60,10 @@ std::variant<std::string, ApiError> props_body(const ServedModels& models, std::
   if (const auto* error = std::get_if<ApiError>(&found)) return *error;
   const ServedModel& model = *std::get<const ServedModel*>(found);
   EngineParts& parts = model.engine->parts();
-  ordered_json out;
-  out["default_generation_settings"] = {{"n_ctx", model.engine->context_len()}, {"params", defaults_json(model.defaults)}};
-  out["total_slots"] = parts.limits.max_seqs;
-  out["model_alias"] = model.id;
-  out["model_path"] = model.path;
-  out["modalities"] = {{"vision", false}, {"audio", false}};
-  out["chat_template"] = models.chat(model).source();
+  ordered_json out{
+      {"default_generation_settings", {{"n_ctx", model.engine->context_len()}, {"params", defaults_json(model.defaults)}}},
+      {"total_slots", parts.limits.max_seqs}, {"model_alias", model.id}, {"model_path", model.path},
+      {"modalities", {{"vision", false}, {"audio", false}}}, {"chat_template", models.chat(model).source()}};
   if (const std::string& tools = models.chat(model).source(true); tools != out["chat_template"])
     out["chat_template_tool_use"] = tools;
   out["bos_token"] = token_text(parts, parts.tokenizer ? parts.tokenizer->bos_id() : std::nullopt);

@@ -11,30 +11,14 @@
 namespace hunch {
 namespace {
 
-using simdjson::SUCCESS;
-using simdjson::dom::array;
-using simdjson::dom::element;
 using simdjson::dom::element_type;
-using simdjson::dom::object;
 
-// simdjson says what is wrong and not where; this second reader only looks for the place.
-struct FaultFinder : nlohmann::json_sax<nlohmann::json> {
+// simdjson says what is wrong and not where; this second reader, which accepts all else, only looks for the place.
+struct FaultFinder : nlohmann::detail::json_sax_acceptor<nlohmann::json> {
   size_t at = 0;
   bool found = false;
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return true; }
-  bool key(string_t&) override { return true; }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return true; }
-  bool end_array() override { return true; }
-  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) {
     at = position, found = true;
     return false;
   }
@@ -53,8 +37,8 @@ Error not_json(std::string_view json, simdjson::error_code error) {
     if (!finder.found) return usage_error("a whole number in it does not fit 64 bits; make it a string");
     at = std::min(finder.at > 0 ? finder.at - 1 : 0, json.size());
   }
-  return usage_error(fmt::format(
-      "not JSON: {} (byte {}{})", what, at, at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends"));
+  return usage_error(
+      "not JSON: {} (byte {}{})", what, at, at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends");
 }
 
 }
@@ -63,7 +47,7 @@ Result<element> parse_json(simdjson::dom::parser& parser, std::string_view json,
   if (parser.allocate(std::max<size_t>(json.size(), 64), size_t(depth)) != SUCCESS) return Error{"no memory to read the request"};
   element root;
   const auto error = parser.parse(json.data(), json.size()).get(root);
-  if (error == simdjson::DEPTH_ERROR) return usage_error(fmt::format("JSON nested deeper than {}", depth));
+  if (error == simdjson::DEPTH_ERROR) return usage_error("JSON nested deeper than {}", depth);
   if (error == simdjson::MEMALLOC) return Error{"no memory to read the request"};
   if (error != SUCCESS) return not_json(json, error);
   return root;
@@ -80,74 +64,67 @@ std::string_view kind_name(const element& v) {
   }
 }
 
-Error wanted(std::string_view key, std::string_view what, const element& v) {
-  return usage_error(fmt::format("\"{}\" must be {}, not {}", key, what, kind_name(v)));
-}
+Error wanted(const Field& v, std::string_view what) { return wrong(v, " must be {}, not {}", what, kind_name(v)); }
 
-Result<double> number_value(std::string_view key, const element& v, const Range& range) {
+Result<double> number_value(const Field& v, const Range& range) {
   double x = 0;
-  if (v.get(x) != SUCCESS) return wanted(key, fmt::format("a number {}", range.text()), v);
-  if (!std::isfinite(x) || !range.holds(x))
-    return usage_error(fmt::format("\"{}\" must be a number {}, not {:g}", key, range.text(), x));
+  if (v.get(x) != SUCCESS) return wanted(v, fmt::format("a number {}", range.text()));
+  if (!std::isfinite(x) || !range.holds(x)) return wrong(v, " must be a number {}, not {:g}", range.text(), x);
   return x;
 }
 
-Result<int64_t> whole_value(std::string_view key, const element& v, const Range& range) {
+Result<int64_t> whole_value(const Field& v, const Range& range) {
   double x = 0;
-  if (v.get(x) != SUCCESS) return wanted(key, fmt::format("a whole number {}", range.text()), v);
-  if (!range.holds(x) || x != std::floor(x))
-    return usage_error(fmt::format("\"{}\" must be a whole number {}, not {:g}", key, range.text(), x));
+  if (v.get(x) != SUCCESS) return wanted(v, fmt::format("a whole number {}", range.text()));
+  if (!range.holds(x) || x != std::floor(x)) return wrong(v, " must be a whole number {}, not {:g}", range.text(), x);
   return int64_t(x);
 }
 
-Result<bool> truth_value(std::string_view key, const element& v) {
+Result<bool> truth_value(const Field& v) {
   bool b = false;
-  if (v.get(b) != SUCCESS) return wanted(key, "true or false", v);
+  if (v.get(b) != SUCCESS) return wanted(v, "true or false");
   return b;
 }
 
-Result<std::string> text_value(std::string_view key, const element& v) {
+Result<std::string> text_value(const Field& v) {
   std::string_view s;
-  if (v.get(s) != SUCCESS) return wanted(key, "a string", v);
+  if (v.get(s) != SUCCESS) return wanted(v, "a string");
   // The escape of half a surrogate pair may have become bytes that are no text.
   if (const auto at = first_invalid_utf8(s))
-    return usage_error(fmt::format("\"{}\" is no valid Unicode from its byte {} on (half a surrogate pair?)", key, *at));
+    return wrong(v, " is no valid Unicode from its byte {} on (half a surrogate pair?)", *at);
   return std::string(s);
 }
 
-Result<std::vector<int32_t>> ids_value(std::string_view key, const element& v, size_t most) {
+Result<std::vector<int32_t>> ids_value(const Field& v, size_t most) {
   array list;
-  if (v.get(list) != SUCCESS) return wanted(key, "a list of token ids", v);
+  if (v.get(list) != SUCCESS) return wanted(v, "a list of token ids");
   std::vector<int32_t> ids;
   for (const element item : list) {
-    if (ids.size() == most) return usage_error(fmt::format("\"{}\" has more than {} token ids", key, most));
+    if (ids.size() == most) return wrong(v, " has more than {} token ids", most);
     double x = 0;
     // Whatever stands there, a list of a million needs its place.
     if (item.get(x) != SUCCESS || x != std::floor(x) || !(x >= 0 && x <= kMostId)) {
       const std::string there = item.get(x) == SUCCESS ? fmt::format("{:g}", x) : std::string(kind_name(item));
-      return usage_error(fmt::format(
-          "\"{}\": item {} must be a token id, a whole number in 0..{}, not {}", key, ids.size(), int64_t(kMostId), there));
+      return wrong(v, ": item {} must be a token id, a whole number in 0..{}, not {}", ids.size(), int64_t(kMostId), there);
     }
     ids.push_back(int32_t(x));
   }
   return ids;
 }
 
-Result<std::vector<std::string>> texts_value(std::string_view key, const element& v, size_t most) {
+Result<std::vector<std::string>> texts_value(const Field& v, size_t most) {
   std::vector<std::string> out;
   array list;
-  if (v.get(list) == SUCCESS) {
-    for (const element item : list) {
-      if (out.size() == most) return usage_error(fmt::format("\"{}\" has more than {} texts", key, most));
-      HUNCH_TRY(std::string s, text_value(key, item));
-      out.push_back(std::move(s));
-    }
+  if (v.is_string()) {
+    HUNCH_TRY(out.emplace_back(), text_value(v));
   } else {
-    if (!v.is_string()) return wanted(key, "a string or a list of strings", v);
-    HUNCH_TRY(std::string s, text_value(key, v));
-    out.push_back(std::move(s));
+    if (v.get(list) != SUCCESS) return wanted(v, "a string or a list of strings");
+    for (const element item : list) {
+      if (out.size() == most) return wrong(v, " has more than {} texts", most);
+      HUNCH_TRY(out.emplace_back(), text_value({item, v.key}));
+    }
   }
-  if (std::ranges::find(out, "") != out.end()) return usage_error(fmt::format("\"{}\" holds an empty string: leave it out", key));
+  if (std::ranges::find(out, "") != out.end()) return wrong(v, " holds an empty string: leave it out");
   return out;
 }
 

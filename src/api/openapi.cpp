@@ -1,6 +1,7 @@
 // The description of all routes in OpenAPI 3.1, for clients and testers that are made from it. A test holds it against the table
 // of keys.
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "api/info_bodies.h"
 #include "api/json_text.h"
@@ -10,38 +11,53 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The keys of both kinds of requests for text, but the switches.
+// Numbers of requests for text, or null.
+struct Number {
+  const char* key;
+  ordered_json least, most;
+  const char* about = "";
+};
+constexpr int64_t kMostTokens = int64_t(1) << 40, kMostId = 1 << 30;
+const Number kWhole[] = {
+    {"max_tokens", 0, kMostTokens},
+    {"max_completion_tokens", 0, kMostTokens, "wins over max_tokens"},
+    {"n_predict", -1, kMostTokens},
+    {"top_k", -1, kMostId, "-1 and 0: all"},
+    {"seed", INT64_MIN, INT64_MAX, "-1: random"},
+    {"n", 1, 64},
+    {"best_of", 1, 64, "must equal n"},
+    {"min_tokens", 0, kMostTokens},
+    {"n_probs", 0, 20},
+    {"top_logprobs", 0, 20},
+    {"prompt_logprobs", 0, 20, "not with stream; of all prompts and choices at most 4194304"},
+    {"priority", -kMostId, kMostId, "lower runs first"},
+    {"truncate_prompt_tokens", 1, kMostId},
+    {"id_slot", -1, kMostId},
+};
+const Number kAny[] = {{"temperature", 0, 100}, {"min_p", 0, 1}, {"presence_penalty", -2, 2}, {"frequency_penalty", -2, 2},
+    {"repetition_penalty", 0.01, 100}};
+
+void add_numbers(ordered_json& properties, const char* type, std::span<const Number> numbers) {
+  for (const auto& [key, least, most, about] : numbers) {
+    properties[key] = {{"type", {type, "null"}}, {"minimum", least}, {"maximum", most}};
+    if (*about) properties[key]["description"] = about;
+  }
+}
+
+// The other keys of both kinds, but the switches.
 constexpr std::string_view kBoth = R"({
 "model":{"type":["string","null"],"description":"a served name; absent: the first model"},
-"max_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},
-"max_completion_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776,"description":"wins over max_tokens"},
-"n_predict":{"type":["integer","null"],"minimum":-1,"maximum":1099511627776},
-"temperature":{"type":["number","null"],"minimum":0,"maximum":100},
 "top_p":{"type":["number","null"],"exclusiveMinimum":0,"maximum":1},
-"top_k":{"type":["integer","null"],"minimum":-1,"maximum":1073741824,"description":"-1 and 0: all"},
-"min_p":{"type":["number","null"],"minimum":0,"maximum":1},
-"seed":{"type":["integer","null"],"minimum":-9223372036854775808,"maximum":9223372036854775807,"description":"-1: random"},
-"n":{"type":["integer","null"],"minimum":1,"maximum":64},
-"best_of":{"type":["integer","null"],"minimum":1,"maximum":64,"description":"must equal n"},
 "stop":{"anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string","minLength":1},"maxItems":32},
   {"type":"null"}]},
 "stop_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0},"maxItems":128},
-"min_tokens":{"type":["integer","null"],"minimum":0,"maximum":1099511627776},
-"n_probs":{"type":["integer","null"],"minimum":0,"maximum":20},
-"top_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20},
-"prompt_logprobs":{"type":["integer","null"],"minimum":0,"maximum":20,"description":"not with stream; of all prompts and choices at most 4194304"},
-"presence_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},
-"frequency_penalty":{"type":["number","null"],"minimum":-2,"maximum":2},
-"repetition_penalty":{"type":["number","null"],"minimum":0.01,"maximum":100},
 "repeat_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},
 "logit_bias":{"type":["object","null"],"maxProperties":1024,"propertyNames":{"pattern":"^[0-9]+$"},
   "additionalProperties":{"type":"number","minimum":-100,"maximum":100}},
 "bad_words":{"anyOf":[{"type":"string","minLength":1,"maxLength":1024},{"type":"array","items":{"type":"string","minLength":1,"maxLength":1024},"maxItems":128},
   {"type":"null"}]},
 "allowed_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0}},
-"priority":{"type":["integer","null"],"minimum":-1073741824,"maximum":1073741824,"description":"lower runs first"},
 "cache_salt":{"type":["string","null"],"maxLength":256},
-"truncate_prompt_tokens":{"type":["integer","null"],"minimum":1,"maximum":1073741824},
 "speculative_config":{"anyOf":[{"type":"object"},{"type":"string"},{"const":false},{"type":"null"}],
   "description":"keys of --speculative-config; \"off\" or a method; \"lossless\": \"required\""},
 "lossless":{"enum":["required","any",true,false,null]},
@@ -59,7 +75,6 @@ constexpr std::string_view kBoth = R"({
 "stream_options":{"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},
   "continuous_usage_stats":{"type":["boolean","null"]}}},
 "request_id":{"type":["string","null"],"maxLength":128},
-"id_slot":{"type":["integer","null"],"minimum":-1,"maximum":1073741824},
 "timeout":{"type":["number","null"],"exclusiveMinimum":0,"maximum":86400}})";
 
 constexpr std::string_view kCompletion = R"({
@@ -100,6 +115,7 @@ ordered_json body(std::string_view own, std::initializer_list<const char*> switc
   ordered_json properties = ordered_json::parse(own);
   add_switches(properties, switches);
   properties.update(ordered_json::parse(kBoth));
+  add_numbers(properties, "integer", kWhole), add_numbers(properties, "number", kAny);
   add_switches(properties,
       {"ignore_eos", "cache_prompt", "skip_special_tokens", "add_special_tokens", "include_stop_str_in_output", "stream",
           "timings_per_token", "return_tokens", "return_token_ids", "return_token_sources", "return_tokens_as_token_ids"});

@@ -80,8 +80,8 @@ class Preparer {
       if (body_.speculation.empty())
         return usage_error(
             "\"lossless\" is required, and this server's own speculation is lossy: say another speculative_config");
-      return usage_error(fmt::format("\"lossless\" is required, and {} is lossy: leave one out",
-          request.speculation.sparse.on ? "\"verify\": \"sparse\"" : "precision_class " + request.speculation.precision_class));
+      return usage_error("\"lossless\" is required, and {} is lossy: leave one out",
+          request.speculation.sparse.on ? "\"verify\": \"sparse\"" : "precision_class " + request.speculation.precision_class);
     }
     return {};
   }
@@ -92,7 +92,7 @@ class Preparer {
     if (!body_.bad_words.empty() && !tokenizer_) return no_tokenizer();
     for (const std::string& word : body_.bad_words) {
       if (word.size() > kMaxStopBytes)
-        return usage_error(fmt::format("\"bad_words\" holds a text of {} bytes; at most {}", word.size(), kMaxStopBytes));
+        return usage_error("\"bad_words\" holds a text of {} bytes; at most {}", word.size(), kMaxStopBytes);
       const std::string bare = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
       HUNCH_TRY(const auto first, tokenizer_->encode(bare, {.add_bos = false}));
       HUNCH_TRY(const auto inside, tokenizer_->encode(" " + bare, {.add_bos = false}));
@@ -112,7 +112,7 @@ class Preparer {
     if (!prompt.is_text) {
       for (size_t i = 0; i < prompt.ids.size(); ++i)
         if (prompt.ids[i] >= vocab_)
-          return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, prompt.ids[i], vocab_));
+          return usage_error("prompt token {} is {}; ids must lie in [0, {})", i, prompt.ids[i], vocab_);
       ids = body_.echo ? prompt.ids : std::move(prompt.ids);
     } else {
       if (!tokenizer_) return no_tokenizer();
@@ -120,7 +120,7 @@ class Preparer {
       if (prompt.text.size() / tokenizer_->longest_token_bytes() > size_t(context_) && body_.truncate_prompt == 0)
         return too_long(fmt::format("more than {}", context_));
       if (body_.truncate_prompt > 0 && prompt.text.size() > kMostCut)
-        return usage_error(fmt::format("\"prompt\" has {} bytes; at most {} are cut to tokens", prompt.text.size(), kMostCut));
+        return usage_error("\"prompt\" has {} bytes; at most {} are cut to tokens", prompt.text.size(), kMostCut);
       HUNCH_TRY(ids, tokenizer_->encode(prompt.text, {.parse_special = true, .add_bos = body_.add_special_tokens}));
       if (ids.empty())
         return usage_error(body_.one_prompt ? "\"prompt\" is empty: give at least one character"
@@ -133,7 +133,7 @@ class Preparer {
 
   Error too_long(const std::string& tokens) {
     fault_.code = "context_length_exceeded";
-    return usage_error(fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt", tokens, context_));
+    return usage_error("the prompt has {} tokens, the context holds {}: shorten the prompt", tokens, context_);
   }
 
   Status check_length(const Tokens& ids, size_t number) {
@@ -142,14 +142,14 @@ class Preparer {
     if (length >= context_) return too_long(std::to_string(length));
     if ((scores_ += length * (body_.request.sampling.prompt_logprobs + 1) * body_.samples) > kMostScores) {
       at("prompt_logprobs");
-      return usage_error(fmt::format(
-          "\"prompt_logprobs\" asks for more than {} log-probabilities of prompts: fewer, or a lower \"n\"", kMostScores));
+      return usage_error(
+          "\"prompt_logprobs\" asks for more than {} log-probabilities of prompts: fewer, or a lower \"n\"", kMostScores);
     }
     if (body_.limited && body_.request.max_tokens > context_ - length) {
       at("max_tokens");
       fault_.code = "context_length_exceeded";
-      return usage_error(fmt::format("the prompt{} has {} tokens and \"max_tokens\" is {}: the context holds {} together",
-          body_.prompts.size() > 1 ? fmt::format(" {}", number) : "", length, body_.request.max_tokens, context_));
+      return usage_error("the prompt{} has {} tokens and \"max_tokens\" is {}: the context holds {} together",
+          body_.prompts.size() > 1 ? fmt::format(" {}", number) : "", length, body_.request.max_tokens, context_);
     }
     return {};
   }
@@ -159,7 +159,7 @@ class Preparer {
     at("stop_token_ids");
     for (size_t i = 0; i < request.stop_ids.size(); ++i)
       if (request.stop_ids[i] >= vocab_)
-        return usage_error(fmt::format("stop_token_ids: item {} is {}; ids must lie in [0, {})", i, request.stop_ids[i], vocab_));
+        return usage_error("stop_token_ids: item {} is {}; ids must lie in [0, {})", i, request.stop_ids[i], vocab_);
     at("");
     if (auto rules = logit_rules(request.sampling, vocab_, end_ids_of(request, parts_)); !rules.ok()) {
       const std::string& message = rules.error().message;  // begins with the field's name

@@ -52,13 +52,13 @@ void expect(Maker make, std::string_view text, const Outcome& wanted) {
 // Neither call nor thought.
 void expect_content(Maker make, const std::string& text) { expect(make, text, {"", text, {}}); }
 
-std::unique_ptr<ReplyReader> hermes() { return make_tool_parser("hermes", {"f", "g"}); }
-std::unique_ptr<ReplyReader> llama() { return make_tool_parser("llama3_json", {"f", "g"}); }
-std::unique_ptr<ReplyReader> list() { return make_call_list_reader(); }
-std::unique_ptr<ReplyReader> qwen3() { return make_reasoning_parser("qwen3", false, hermes()); }
-std::unique_ptr<ReplyReader> inside() { return make_reasoning_parser("qwen3", true, nullptr); }
-std::unique_ptr<ReplyReader> harmony() { return make_reasoning_parser("openai_gptoss", false, nullptr); }
-std::unique_ptr<ReplyReader> forced() { return make_arguments_reader("f"); }
+const Maker hermes = [] { return make_tool_parser("hermes", {"f", "g"}); };
+const Maker llama = [] { return make_tool_parser("llama3_json", {"f", "g"}); };
+const Maker list = [] { return make_call_list_reader(); };
+const Maker qwen3 = [] { return make_reasoning_parser("qwen3", false, hermes()); };
+const Maker inside = [] { return make_reasoning_parser("qwen3", true, nullptr); };
+const Maker harmony = [] { return make_reasoning_parser("openai_gptoss", false, nullptr); };
+const Maker forced = [] { return make_arguments_reader("f"); };
 
 TEST(Hermes, FindsCallsBetweenWords) {
   expect_content(hermes, "Just words < 3.");

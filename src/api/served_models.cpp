@@ -7,6 +7,7 @@
 #include "api/chat_prompts.h"
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"
+#include "base/usage.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -26,14 +27,13 @@ Status ServedModels::add(ServedModel model) {
   for (const std::string& name : names) {
     if (name.empty()) return usage_error("a served model's name is empty");
     if (std::holds_alternative<const ServedModel*>(find(name)))
-      return usage_error(fmt::format("two served models are called {}", excerpt(name)));
+      return usage_error("two served models are called {}", excerpt(name));
   }
   if (!model.tool_parser.empty() && !is_tool_parser(model.tool_parser))
-    return usage_error(
-        fmt::format("there is no tool call parser {}; there are {}", excerpt(model.tool_parser), tool_parser_names()));
+    return usage_error("there is no tool call parser {}; there are {}", excerpt(model.tool_parser), tool_parser_names());
   if (!model.reasoning_parser.empty() && !is_reasoning_parser(model.reasoning_parser))
     return usage_error(
-        fmt::format("there is no reasoning parser {}; there are {}", excerpt(model.reasoning_parser), reasoning_parser_names()));
+        "there is no reasoning parser {}; there are {}", excerpt(model.reasoning_parser), reasoning_parser_names());
   ChatPrompts chat(*model.engine, model.chat_template, model.chat_template_kwargs, model.trust_request_template);
   if (!model.chat_template.empty() && !chat.trouble().empty()) return usage_error(chat.trouble());
   entries_.push_back(std::make_unique<Entry>(Entry{std::move(model), std::move(chat)}));

@@ -54,10 +54,9 @@ std::vector<std::string_view> valid_keys() {
 
 Error unknown_key(std::string_view key) {
   for (const ForeignKey& foreign : kForeign)
-    if (foreign.key == key) return usage_error(fmt::format("{}: \"{}\": {}", kFlag, key, foreign.answer));
+    if (foreign.key == key) return usage_error("{}: \"{}\": {}", kFlag, key, foreign.answer);
   const auto valid = valid_keys();
-  return usage_error(
-      fmt::format("{}: unknown key {}{}; valid keys: {}", kFlag, excerpt(key), did_you_mean(key, valid), comma_list(valid)));
+  return usage_error("{}: unknown key {}{}; valid keys: {}", kFlag, excerpt(key), did_you_mean(key, valid), comma_list(valid));
 }
 
 std::string_view kind_name(const json& v) {
@@ -70,35 +69,30 @@ std::string_view kind_name(const json& v) {
 }
 
 Result<SettingValue> value_of(const SpeculationSetting& setting, const json& v) {
+  using Kind = SpeculationSetting::Kind;
   const auto name = fmt::format("{}: \"{}\"", kFlag, setting.key);
-  if (setting.kind == SpeculationSetting::Kind::Choice) {
-    if (!v.is_string())
-      return usage_error(fmt::format("{} must be a string ({}), not {}", name, comma_list(setting.choices), kind_name(v)));
-    return parse_setting(setting, name, v.get_ref<const std::string&>());
+  const auto must_be = [&](std::string_view what) { return usage_error("{} must be {}, not {}", name, what, kind_name(v)); };
+  std::string text = v.is_string() ? v.get<std::string>() : v.dump();
+  if (setting.kind == Kind::Choice) {
+    if (!v.is_string()) return must_be(fmt::format("a string ({})", comma_list(setting.choices)));
+  } else if (setting.kind == Kind::Layers) {
+    if (!v.is_number() && !v.is_array()) return must_be("a number of layers or a list of them");
+    if (v.is_array()) {
+      text.clear();
+      for (const json& layer : v) text += layer.dump() + ",";
+    }
+  } else if (setting.kind == Kind::LayerList) {
+    if (v != "none" && !v.is_array()) return must_be("a list of layers or \"none\"");
+    if (v.is_array()) {
+      text = v.empty() ? "none" : "";
+      for (const json& layer : v) text += (text.empty() ? "" : ",") + (layer.is_string() ? "" : layer.dump());
+    }
+  } else if (setting.kind == Kind::Tree) {
+    if (!v.is_string() && !v.is_array()) return must_be("a string or a list such as \"[(0,), (1,), (0, 0)]\"");
+  } else if (!v.is_number()) {
+    return must_be("a number " + setting.range.text());
   }
-  if (setting.kind == SpeculationSetting::Kind::Layers) {
-    if (!v.is_number() && !v.is_array())
-      return usage_error(fmt::format("{} must be a number of layers or a list of them, not {}", name, kind_name(v)));
-    if (v.is_number()) return parse_setting(setting, name, v.dump());
-    std::string list;
-    for (const json& layer : v) list += layer.dump() + ",";
-    return parse_setting(setting, name, list);
-  }
-  if (setting.kind == SpeculationSetting::Kind::LayerList) {
-    if (v != "none" && !v.is_array())
-      return usage_error(fmt::format("{} must be a list of layers or \"none\", not {}", name, kind_name(v)));
-    std::string list;
-    for (const json& layer : v) list += (list.empty() ? "" : ",") + (layer.is_string() ? "" : layer.dump());
-    return parse_setting(setting, name, !v.is_array() || v.empty() ? "none" : list);
-  }
-  if (setting.kind == SpeculationSetting::Kind::Tree) {
-    if (!v.is_string() && !v.is_array())
-      return usage_error(
-          fmt::format("{} must be a string or a list such as \"[(0,), (1,), (0, 0)]\", not {}", name, kind_name(v)));
-    return parse_setting(setting, name, v.is_string() ? v.get_ref<const std::string&>() : v.dump());
-  }
-  if (!v.is_number()) return usage_error(fmt::format("{} must be a number {}, not {}", name, setting.range.text(), kind_name(v)));
-  return parse_setting(setting, name, v.dump());  // one place for ranges and their messages
+  return parse_setting(setting, name, text);  // one place for ranges and their messages
 }
 
 // Parses with a watch on repeated keys, of which nlohmann would silently keep the last.
@@ -119,22 +113,21 @@ Result<json> parse_object(std::string_view text) {
   } catch (const json::parse_error& e) {
     const size_t at = std::min(e.byte > 0 ? e.byte - 1 : 0, text.size());
     const size_t from = at > 12 ? at - 12 : 0;
-    return usage_error(fmt::format("{}: invalid JSON at character {}{}", kFlag, at + 1,
-        at >= text.size() ? ", where the text ends too early" : ", near " + excerpt(text.substr(from, 24))));
+    return usage_error("{}: invalid JSON at character {}{}", kFlag, at + 1,
+        at >= text.size() ? ", where the text ends too early" : ", near " + excerpt(text.substr(from, 24)));
   } catch (const json::exception& e) {  // numbers beyond a double
-    return usage_error(fmt::format("{}: invalid JSON: {}", kFlag, excerpt(e.what(), 120)));
+    return usage_error("{}: invalid JSON: {}", kFlag, excerpt(e.what(), 120));
   }
   if (!object.is_object())
-    return usage_error(
-        fmt::format("{} must be a JSON object such as '{{\"method\": \"sparse_attn\"}}', not {}", kFlag, kind_name(object)));
-  if (!repeated.empty()) return usage_error(fmt::format("{}: the key {} stands there twice", kFlag, excerpt(repeated)));
+    return usage_error("{} must be a JSON object such as '{{\"method\": \"sparse_attn\"}}', not {}", kFlag, kind_name(object));
+  if (!repeated.empty()) return usage_error("{}: the key {} stands there twice", kFlag, excerpt(repeated));
   return object;
 }
 
 // Keys of vLLM that are no setting of ours: the drafter itself, and switches that may stand where they change nothing. False: not
 // one of them.
 Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeConfig& config) {
-  const auto wrong = [&](std::string_view what) { return usage_error(fmt::format("{}: \"{}\" {}", kFlag, key, what)); };
+  const auto wrong = [&](std::string_view what) { return usage_error("{}: \"{}\" {}", kFlag, key, what); };
   if (key == "model") {
     if (v.is_null()) return true;
     if (!v.is_string() || v.get_ref<const std::string&>().empty())
@@ -181,15 +174,14 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   }
   const bool sparse = std::ranges::any_of(values, [&](const auto& v) { return settings[v.first].key.starts_with("sparse_"); });
   if (config.model && sparse && !values.contains(0))
-    return usage_error(fmt::format("{}: \"model\" beside keys of self: say which \"method\" is meant", kFlag));
+    return usage_error("{}: \"model\" beside keys of self: say which \"method\" is meant", kFlag);
   const bool verify = std::ranges::any_of(values, [&](const auto& v) { return settings[v.first].key.starts_with("verify"); });
   if (!values.contains(0) && !config.model && !(verify && !sparse)) {
     if (!sparse)
       return usage_error(
-          fmt::format("{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, "
-                      "staged, none, and {} "
-                      "with a \"model\"",
-              kFlag, fmt::join(kDrafterMethods, ", ")));
+          "{}: \"method\" is missing; there are auto, self (also spelled sparse_attn), ngram, suffix, cascade, "
+          "staged, none, and {} with a \"model\"",
+          kFlag, fmt::join(kDrafterMethods, ", "));
     values[0] = std::string("self");  // keys that only one method has name it
   }
   return config;

@@ -30,8 +30,8 @@ Result<SpeculativeConfig> merge(const SpeculationFlags& flags) {
   for (auto& [i, value] : config.values) {  // agreeing twice is fine: scripts add flags to configurations
     const auto typed = out.values.find(i);
     if (typed != out.values.end() && typed->second != value)
-      return usage_error(fmt::format("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
-          text_of(typed->second), settings[i].key, text_of(value)));
+      return usage_error("{} {} contradicts \"{}\": {} in --speculative-config; say it once", settings[i].flag,
+          text_of(typed->second), settings[i].key, text_of(value));
     out.values[i] = std::move(value);
   }
   out.model = std::move(config.model);
@@ -72,20 +72,20 @@ Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& mer
     SpeculationOptions& options) {
   const std::string said = said_method(merged.values);
   if (!said.empty() && said != "auto" && merged.model && !is_drafter_method(said))
-    return usage_error(fmt::format("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}",
-        said, said == "self" ? "; self guesses with the target's own weights" : ""));
+    return usage_error("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}", said,
+        said == "self" ? "; self guesses with the target's own weights" : "");
   if (merged.model) {
     const auto at = std::ranges::find_if(drafters, [&](const auto& d) { return d.path == *merged.model; });
     if (at == drafters.end())
       return usage_error(
-          fmt::format("--speculative-config: \"model\": {} is not loaded; loaded drafters: {}", *merged.model, listed(drafters)));
+          "--speculative-config: \"model\": {} is not loaded; loaded drafters: {}", *merged.model, listed(drafters));
     if (is_drafter_method(said) && at->method != said)
       return usage_error(
-          fmt::format("--speculative-config: \"model\": {} is a drafter of method {}, not {}", *merged.model, at->method, said));
+          "--speculative-config: \"model\": {} is a drafter of method {}, not {}", *merged.model, at->method, said);
     if (said.empty()) options.proposer = at->method;
   } else if (said.empty() && !flags.loaded && !drafters.empty()) {
     if (drafters.size() > 1)
-      return usage_error(fmt::format("several drafters are loaded: {}; name the one that guesses with --spec", listed(drafters)));
+      return usage_error("several drafters are loaded: {}; name the one that guesses with --spec", listed(drafters));
     options.proposer = drafters[0].method;
   }
   return check_drafter(options.proposer, drafters);
@@ -96,10 +96,9 @@ Status settle_tree(const SettingValues& values, SpeculationOptions& options) {
   if (options.token_tree.empty()) return {};
   const int nodes = int(options.token_tree.size());
   for (const std::string_view other : {"--tree", "--tree-top-k"})
-    if (values.contains(index_of(other)))
-      return usage_error(fmt::format("{} grows trees and --token-tree fixes one: leave one out", other));
+    if (values.contains(index_of(other))) return usage_error("{} grows trees and --token-tree fixes one: leave one out", other);
   if (options.num_tokens != 0 && options.num_tokens != nodes)
-    return usage_error(fmt::format("--draft {} contradicts a tree of {} tokens: leave it out", options.num_tokens, nodes));
+    return usage_error("--draft {} contradicts a tree of {} tokens: leave it out", options.num_tokens, nodes);
   options.num_tokens = options.tree_tokens = 0;  // the tree says both
   return {};
 }

@@ -2,8 +2,6 @@
 // range and its line of help come from the same place.
 #include "api/speculation_settings.h"
 
-#include <fmt/format.h>
-
 #include "accept/rule.h"
 #include "api/drafter_paths.h"
 #include "api/token_tree.h"
@@ -68,10 +66,6 @@ SpeculationSetting listed(Text flag, Text key, Text value, Text about, Kind kind
 // Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
 constexpr std::string_view kOtherMethods[] = {
     "mlp_speculator", "dflash", "dspark", "custom_class", "draft-dflash", "draft-dspark", "ngram-map-k4v", "ngram-cache"};
-
-bool is_other_method(std::string_view name) {
-  return std::find(std::begin(kOtherMethods), std::end(kOtherMethods), name) != std::end(kOtherMethods);
-}
 
 }
 
@@ -230,13 +224,12 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     return SettingValue(x);
   }
   if (setting.kind == Kind::Layers) {  // how many layers there are is known when the request is planned
-    if (auto form = skipped_layers(text, 1 << 20); !form.ok())
-      return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
+    if (auto form = skipped_layers(text, 1 << 20); !form.ok()) return usage_error("{}: {}", spelled_as, form.error().message);
     return SettingValue(std::string(text));
   }
   if (setting.kind == Kind::LayerList) {  // likewise
     if (const auto form = reuse_layers_of(text, 1 << 20); !form.ok())
-      return usage_error(fmt::format("{}: {}", spelled_as, form.error().message));
+      return usage_error("{}: {}", spelled_as, form.error().message);
     return SettingValue(std::string(text));
   }
   if (setting.kind == Kind::Tree) {
@@ -249,9 +242,9 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     if (text == "sparse_attn") text = "self";                                                 // the Vegas release's word
     for (std::string_view alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
       if (text == alias) text = "ngram";
-    if (is_other_method(text))
-      return usage_error(fmt::format(
-          "{}: {} is not available yet; there are {} (self also spelled sparse_attn)", spelled_as, text, comma_list(methods())));
+    if (std::ranges::find(kOtherMethods, text) != std::end(kOtherMethods))
+      return usage_error(
+          "{}: {} is not available yet; there are {} (self also spelled sparse_attn)", spelled_as, text, comma_list(methods()));
     auto names = methods();
     names.push_back("sparse_attn");
     HUNCH_TRY(std::string name, parse_choice(spelled_as, text, names));

@@ -1,9 +1,8 @@
 #include "api/token_tree.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 
+#include "base/usage.h"
 #include "draft/static_tree.h"
 #include "text/excerpt.h"
 
@@ -50,15 +49,15 @@ Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, st
   Reader in(text);
   const auto broken = [&] {
     return usage_error(
-        fmt::format("{} must list ranks in 0..{} for each node, such as \"[(0,), (1,), (0, 0)]\"; it breaks at "
-                    "character {} of {}",
-            name, kMostRank, in.at() + 1, excerpt(text)));
+        "{} must list ranks in 0..{} for each node, such as \"[(0,), (1,), (0, 0)]\"; it breaks at "
+        "character {} of {}",
+        name, kMostRank, in.at() + 1, excerpt(text));
   };
   std::vector<std::vector<int>> tree;
   if (!in.take("[(")) return broken();
   while (!in.take("])")) {
     std::vector<int> node;
-    if (tree.size() == kMostNodes) return usage_error(fmt::format("{} has more than {} nodes", name, kMostNodes));
+    if (tree.size() == kMostNodes) return usage_error("{} has more than {} nodes", name, kMostNodes);
     if (!in.take("[(")) return broken();
     while (!in.take("])")) {
       int rank = 0;
@@ -72,7 +71,7 @@ Result<std::vector<std::vector<int>>> parse_token_tree(std::string_view name, st
   }
   if (tree.empty() || !in.ended()) return broken();
   if (const auto made = StaticTree::make(tree, int(kMostNodes)); !made.ok())
-    return usage_error(fmt::format("{}: {}", name, made.error().message));
+    return usage_error("{}: {}", name, made.error().message);
   return tree;
 }
 

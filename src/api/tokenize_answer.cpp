@@ -1,6 +1,4 @@
 // /tokenize and /detokenize: llama.cpp's dialect where the text is called "content", else vLLM's.
-#include <fmt/format.h>
-
 #include "api/body_keys.h"
 #include "api/chat_prompts.h"
 #include "api/info_bodies.h"
@@ -13,9 +11,6 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-using simdjson::SUCCESS;
-using simdjson::dom::element;
-using simdjson::dom::object;
 
 constexpr size_t kMaxIds = size_t(1) << 22;  // of a list to detokenise
 
@@ -27,27 +22,17 @@ struct Asked {
   const Tokenizer* tokenizer = nullptr;
 };
 
-ApiError refused(const Error& error, std::string param) {
-  ApiError out = api_error(error);
-  out.param = std::move(param);
-  return out;
-}
-
 std::optional<ApiError> read(std::string_view body, const ServedModels& models, const ApiLimits& limits, Asked& out) {
-  if (body.size() > limits.max_body_bytes)
-    return api_error(413, fmt::format("the body has {} bytes; at most {} are taken", body.size(), limits.max_body_bytes));
-  const auto root = parse_json(out.parser, body);
-  if (!root.ok()) return refused(root.error(), "");
-  if (root.value().get(out.fields) != SUCCESS) return refused(wanted("body", "an object", root.value()), "");
+  if (auto error = read_object(body, limits, out.parser, out.fields)) return error;
   std::string_view name;
   element model;
   if (out.fields["model"].get(model) == SUCCESS && !model.is_null() && model.get(name) != SUCCESS)
-    return refused(wanted("model", "a string", model), "model");
+    return refused(wanted({model, "model"}, "a string"), {.param = "model"});
   const auto found = models.find(name);
   if (const auto* error = std::get_if<ApiError>(&found)) return *error;
   out.model = std::get<const ServedModel*>(found);
   EngineParts& parts = out.model->engine->parts();
-  if (!parts.tokenizer) return refused(usage_error("this model has no tokenizer"), "model");
+  if (!parts.tokenizer) return refused(usage_error("this model has no tokenizer"), {.param = "model"});
   out.tokenizer = &*parts.tokenizer;
   return {};
 }
@@ -57,36 +42,32 @@ Status read_switch(const object& fields, std::string_view key, bool& out, BodyFa
   element v;
   if (fields[key].get(v) != SUCCESS || v.is_null()) return {};
   fault.param = key;
-  HUNCH_TRY(out, truth_value(key, v));
+  HUNCH_TRY(out, truth_value({v, key}));
   return {};
 }
 
 ordered_json piece_json(const Tokenizer& tokenizer, int32_t id) {
   const std::string_view bytes = tokenizer.token_bytes(id);
   if (!first_invalid_utf8(bytes)) return std::string(bytes);
-  ordered_json out = ordered_json::array();
-  for (const char c : bytes) out.push_back(int(static_cast<unsigned char>(c)));
-  return out;
+  return bytes_json(bytes);
 }
 
-Result<Tokens> encode_text(const Asked& asked, std::string_view key, const element& v, EncodeOptions options, BodyFault& fault) {
-  fault.param = key;
-  HUNCH_TRY(const std::string text, text_value(key, v));
+Result<Tokens> encode_text(const Asked& asked, const Field& v, EncodeOptions options, BodyFault& fault) {
+  fault.param = v.key;
+  HUNCH_TRY(const std::string text, text_value(v));
   // As long as what a prompt may be: nothing longer is of use here.
   if (text.size() / asked.tokenizer->longest_token_bytes() > size_t(asked.model->engine->context_len())) {
     fault.code = "context_length_exceeded";
-    return usage_error(fmt::format(
-        "\"{}\" has {} bytes, more tokens than the context of {} holds", key, text.size(), asked.model->engine->context_len()));
+    return wrong(v, " has {} bytes, more tokens than the context of {} holds", text.size(), asked.model->engine->context_len());
   }
   return asked.tokenizer->encode(text, options);
 }
 
 Result<std::string> tokenize(const Asked& asked, const ServedModels& models, BodyFault& fault) {
   const object& fields = asked.fields;
-  bool specials = false, parse_special = true, pieces = false, strings = false;
   element v;
   const bool llama = fields["content"].get(v) == SUCCESS && !v.is_null();
-  specials = !llama;  // the dialects differ in this default
+  bool specials = !llama, parse_special = true, pieces = false, strings = false;  // the dialects differ in the first's default
   HUNCH_OK(read_switch(fields, llama ? "add_special" : "add_special_tokens", specials, fault));
   HUNCH_OK(read_switch(fields, "parse_special", parse_special, fault));
   HUNCH_OK(read_switch(fields, "with_pieces", pieces, fault));
@@ -94,7 +75,7 @@ Result<std::string> tokenize(const Asked& asked, const ServedModels& models, Bod
   Tokens ids;
   const EncodeOptions options{.parse_special = parse_special, .add_bos = specials};
   if (llama) {
-    HUNCH_TRY(ids, encode_text(asked, "content", v, options, fault));
+    HUNCH_TRY(ids, encode_text(asked, {v, "content"}, options, fault));
     ordered_json tokens = ordered_json::array();
     for (const int32_t id : ids)
       if (pieces) tokens.push_back({{"id", id}, {"piece", piece_json(*asked.tokenizer, id)}});
@@ -109,7 +90,7 @@ Result<std::string> tokenize(const Asked& asked, const ServedModels& models, Bod
     HUNCH_TRY(ChatPrompts::Prompt prompt, models.chat(*asked.model).encode(body));
     ids = std::move(prompt.ids);
   } else if (fields["prompt"].get(v) == SUCCESS && !v.is_null()) {
-    HUNCH_TRY(ids, encode_text(asked, "prompt", v, options, fault));
+    HUNCH_TRY(ids, encode_text(asked, {v, "prompt"}, options, fault));
   } else {
     fault.param = "prompt";
     return usage_error("no text: give \"content\", \"prompt\" or \"messages\"");
@@ -126,10 +107,10 @@ Result<std::string> detokenize_ids(const Asked& asked, BodyFault& fault) {
   fault.param = "tokens";
   element v;
   if (asked.fields["tokens"].get(v) != SUCCESS) return usage_error("no \"tokens\": give a list of token ids");
-  HUNCH_TRY(const Tokens ids, ids_value("tokens", v, kMaxIds));
+  HUNCH_TRY(const Tokens ids, ids_value({v, "tokens"}, kMaxIds));
   const int64_t vocab = asked.model->engine->parts().model->shape().vocab_size;
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] >= vocab) return usage_error(fmt::format("\"tokens\": item {} is {}; ids must lie in [0, {})", i, ids[i], vocab));
+    if (ids[i] >= vocab) return usage_error("\"tokens\": item {} is {}; ids must lie in [0, {})", i, ids[i], vocab);
   const std::string text = detokenize(*asked.tokenizer, ids, /*skip_special=*/false);
   return json_line({{"content", text}, {"prompt", text}});  // one name for each dialect
 }
@@ -142,9 +123,7 @@ std::variant<std::string, ApiError> answered(
   BodyFault fault;
   Result<std::string> out = answer(asked, fault);
   if (out.ok()) return std::move(*out);
-  ApiError error = refused(out.error(), fault.param);
-  if (!fault.code.empty()) error.code = fault.code;
-  return error;
+  return refused(out.error(), fault);
 }
 
 }

@@ -18,8 +18,15 @@ std::string number_text(double x) {
   return std::abs(x) < 1e15 && x == std::floor(x) ? fmt::format("{}", int64_t(x)) : fmt::format("{:g}", x);
 }
 
-Error out_of_range(std::string_view flag, std::string_view text, const Range& range) {
-  return usage_error(fmt::format("{} must be {}, not {}", flag, range.text(), excerpt(text)));
+template <class Number>
+Result<Number> parse(std::string_view flag, std::string_view text, const Range& range, std::string_view what) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != text.data() + text.size())
+    return usage_error("{} needs {} {}, not {}", flag, what, range.text(), excerpt(text));
+  if (error != std::errc() || !std::isfinite(double(value)) || !range.holds(double(value)))
+    return usage_error("{} must be {}, not {}", flag, range.text(), excerpt(text));
+  return value;
 }
 
 }
@@ -32,27 +39,16 @@ std::string Range::text() const {
 }
 
 Result<int64_t> parse_whole(std::string_view flag, std::string_view text, const Range& range) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc::result_out_of_range) return out_of_range(flag, text, range);
-  if (error != std::errc() || end != text.data() + text.size())
-    return usage_error(fmt::format("{} needs a whole number {}, not {}", flag, range.text(), excerpt(text)));
-  if (!range.holds(double(value))) return out_of_range(flag, text, range);
-  return value;
+  return parse<int64_t>(flag, text, range, "a whole number");
 }
 
 Result<double> parse_number(std::string_view flag, std::string_view text, const Range& range) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if ((error != std::errc() && error != std::errc::result_out_of_range) || end != text.data() + text.size())
-    return usage_error(fmt::format("{} needs a number {}, not {}", flag, range.text(), excerpt(text)));
-  if (error != std::errc() || !std::isfinite(value) || !range.holds(value)) return out_of_range(flag, text, range);
-  return value;
+  return parse<double>(flag, text, range, "a number");
 }
 
 Result<int64_t> parse_bytes(std::string_view flag, std::string_view text) {
-  const Error bad = usage_error(
-      fmt::format("{} needs a size such as 268435456, 256M, 256MiB or 1.5G (at least 1 byte), not {}", flag, excerpt(text)));
+  const Error bad =
+      usage_error("{} needs a size such as 268435456, 256M, 256MiB or 1.5G (at least 1 byte), not {}", flag, excerpt(text));
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || !std::isfinite(value)) return bad;
@@ -75,8 +71,7 @@ Result<int64_t> parse_bytes(std::string_view flag, std::string_view text) {
 Result<std::string> parse_choice(std::string_view flag, std::string_view text, std::span<const std::string_view> choices) {
   for (std::string_view choice : choices)
     if (choice == text) return std::string(text);
-  return usage_error(
-      fmt::format("{} must be one of {}, not {}{}", flag, comma_list(choices), excerpt(text), did_you_mean(text, choices)));
+  return usage_error("{} must be one of {}, not {}{}", flag, comma_list(choices), excerpt(text), did_you_mean(text, choices));
 }
 
 std::string comma_list(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/result.h"
+#include "base/usage.h"
 
 namespace hunch {
 

@@ -1,6 +1,11 @@
 #include "sparse/draft_copy.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <numeric>
+
+#include "base/usage.h"
 
 namespace hunch {
 
@@ -123,6 +128,12 @@ size_t DraftCopy::bytes() const {
   size_t bytes = 0;
   for (const SlotState& state : slots_) bytes += (state.store ? state.store->bytes : 0) + state.index.bytes();
   return bytes;
+}
+
+Status check_known(
+    std::string_view policy, std::string_view option, std::string_view value, std::initializer_list<std::string_view> known) {
+  if (std::ranges::find(known, value) != known.end()) return {};
+  return usage_error("{}: unknown {} '{}'; known: {}", policy, option, value, fmt::join(known, ", "));
 }
 
 }

@@ -90,4 +90,14 @@ class CopyingPolicy : public SparsePolicy {
   DraftCopy copy_;
 };
 
+// For policies of which nothing can be wrong.
+template <class Policy>
+Result<std::unique_ptr<SparsePolicy>> make_policy(const SparsePolicy::Setup& setup) {
+  return std::unique_ptr<SparsePolicy>(new Policy(setup));
+}
+
+// An error unless the value of an option is a known one.
+Status check_known(
+    std::string_view policy, std::string_view option, std::string_view value, std::initializer_list<std::string_view> known);
+
 }

@@ -1,24 +1,11 @@
 #include "sparse/scored_policy.h"
 
 namespace hunch {
-namespace {
 
-Status unknown(const char* policy, const char* key, const std::string& value, const char* known) {
-  return usage_error(std::string(policy) + ": unknown " + key + " '" + value + "'; known: " + known);
-}
-
-}
-
-Status parse_share(const char* policy, const PolicyOptions& options, ScoredOptions& how) {
-  if (options.share != "kv_head" && options.share != "layer") return unknown(policy, "share", options.share, "kv_head, layer");
-  how.per_kv_head = options.share == "kv_head";
-  return {};
-}
-
-Status parse_combine(const char* policy, const PolicyOptions& options, ScoredOptions& how) {
-  if (options.combine != "max" && options.combine != "sum") return unknown(policy, "combine", options.combine, "max, sum");
-  how.combine = options.combine == "max" ? ScoreCombine::Max : ScoreCombine::Sum;
-  return {};
+Result<std::unique_ptr<SparsePolicy>> make_scored(std::string_view name, const SparsePolicy::Setup& setup, ScoredOptions how) {
+  HUNCH_OK(check_known(name, "share", setup.options.share, {"kv_head", "layer"}));
+  how.per_kv_head = setup.options.share == "kv_head";
+  return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
 }
 
 ScoredPolicy::ScoredPolicy(const Setup& setup, const ScoredOptions& how)

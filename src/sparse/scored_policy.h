@@ -27,9 +27,8 @@ struct ScoredOptions {
   bool keeps = false;          // the prompt's selection serves the whole request; what follows is read whole
 };
 
-// True if `share` and `combine` of the options are known; sets them.
-Status parse_share(const char* policy, const PolicyOptions&, ScoredOptions&);
-Status parse_combine(const char* policy, const PolicyOptions&, ScoredOptions&);
+// The policy of this name, with the `share` of its options.
+Result<std::unique_ptr<SparsePolicy>> make_scored(std::string_view name, const SparsePolicy::Setup&, ScoredOptions);
 
 class ScoredPolicy : public CopyingPolicy {
  public:

@@ -45,8 +45,7 @@ class Generate(ShippedModel):
   def test_each_prompt_may_have_its_own_params(self):
     out = self.llm.generate(PROMPTS, [greedy(n) for n in (3, 5, 7)])
     self.assertEqual([len(o.outputs[0].token_ids) for o in out], [3, 5, 7])
-    with self.assertRaisesRegex(ValueError, "2 sampling_params for 3 prompts"):
-      self.llm.generate(PROMPTS, [GREEDY, GREEDY])
+    self.assertRaisesRegex(ValueError, "2 sampling_params for 3 prompts", self.llm.generate, PROMPTS, [GREEDY, GREEDY])
 
   def test_prompts_may_be_token_ids(self):
     ids = self.llm.tokenizer.encode(PROMPT)
@@ -135,8 +134,7 @@ class Generate(ShippedModel):
       guessed, plain = (self.one(params=params, speculative_config=how) for how in (SELF, PLAIN))
       self.assertTrue(fits(guessed.text), guessed.text)
       self.assertEqual(guessed.token_ids, plain.token_ids)
-    with self.assertRaises(ValueError):
-      self.llm.generate(PROMPT, SamplingParams(structured_outputs={"regex": "[a"}))
+    self.assertRaises(ValueError, self.llm.generate, PROMPT, SamplingParams(structured_outputs={"regex": "[a"}))
 
   def test_chat_answers_the_models_own_form(self):
     messages = [{"role": "user", "content": "Tell me a story."}]
@@ -162,8 +160,7 @@ class Generate(ShippedModel):
     for prompt in ("", "\ud800", {"text": "x"}, {"prompt_token_ids": []}, b"x", {"prompt": "x", "multi_modal_data": {}}, [None], [10 ** 8], [[0.5]], "x" * 20000):
       with self.assertRaises(ValueError, msg=repr(prompt)[:40]):
         self.llm.generate(prompt, GREEDY)
-    with self.assertRaisesRegex(ValueError, "sampling_params must be"):
-      self.llm.generate(PROMPT, {"max_tokens": 4})
+    self.assertRaisesRegex(ValueError, "sampling_params must be", self.llm.generate, PROMPT, {"max_tokens": 4})
     with self.assertRaisesRegex(ValueError, "not JSON compliant"):
       self.llm.chat([{"role": "user", "content": "x", "weight": float("nan")}])
     with self.assertRaisesRegex(ValueError, 'speculative_config: unknown key "num_spec_tokens"'):
@@ -176,8 +173,7 @@ class Generate(ShippedModel):
   def test_a_batch_with_one_bad_request_runs_none_of_it(self):
     before = self.llm.get_metrics().requests_finished
     endless = SamplingParams(max_tokens=None, ignore_eos=True)
-    with self.assertRaises(ValueError):
-      self.llm.generate(PROMPTS, [endless, endless, SamplingParams(temperature=-1)])
+    self.assertRaises(ValueError, self.llm.generate, PROMPTS, [endless, endless, SamplingParams(temperature=-1)])
     self.assertEqual(self.llm.get_metrics().requests_finished, before)
     self.assertEqual(len(self.llm.generate(PROMPT, GREEDY)), 1)
 
@@ -198,12 +194,10 @@ class Arguments(unittest.TestCase):
         ({"max_num_seqs": 1 << 40}, "max_num_seqs is")):
       with self.assertRaisesRegex(ValueError, words, msg=wrong):
         LLM(model=MODEL, **wrong)
-    with self.assertRaisesRegex(TypeError, "did you mean max_model_len"):
-      LLM(model=MODEL, max_model_length=5)
+    self.assertRaisesRegex(TypeError, "did you mean max_model_len", LLM, model=MODEL, max_model_length=5)
 
   def test_a_model_that_is_not_there_is_a_runtime_error_that_names_it(self):
-    with self.assertRaisesRegex((RuntimeError, ValueError), "no-such-model"):
-      LLM(model="/tmp/no-such-model")
+    self.assertRaisesRegex((RuntimeError, ValueError), "no-such-model", LLM, model="/tmp/no-such-model")
 
   def test_vllms_harmless_arguments_are_taken_and_a_seed_makes_runs_repeat(self):
     texts = []
@@ -214,8 +208,7 @@ class Arguments(unittest.TestCase):
         outputs = llm.generate(PROMPTS, params)
         self.assertEqual([o.metrics.seed for o in outputs], [1, 9, 2])
         texts.append([o.outputs[0].text for o in outputs])
-      with self.assertRaisesRegex(RuntimeError, "closed"):
-        llm.generate(PROMPT)
+      self.assertRaisesRegex(RuntimeError, "closed", llm.generate, PROMPT)
       llm.close()
     self.assertEqual(*texts)
 

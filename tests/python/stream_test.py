@@ -115,8 +115,7 @@ class Streams(ShippedModel):
       self.assertEqual(list(pool.map(self.one, PROMPTS)), expected)
 
   def test_a_stream_of_several_samples_is_refused(self):
-    with self.assertRaisesRegex(ValueError, "n is 2"):
-      self.llm.stream(PROMPT, SamplingParams(n=2))
+    self.assertRaisesRegex(ValueError, "n is 2", self.llm.stream, PROMPT, SamplingParams(n=2))
 
 
 class Ends(unittest.TestCase):
@@ -174,10 +173,13 @@ class Ends(unittest.TestCase):
         self.assertEqual(done.stderr, "")
 
   def test_the_library_leaves_signal_handlers_alone(self):
-    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)]
+    def handlers():
+      return [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)]
+
+    before = handlers()
     with LLM(MODEL, max_model_len=256) as llm:
       llm.generate(PROMPT, GREEDY)
-    self.assertEqual([signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)], before)
+    self.assertEqual(handlers(), before)
     with open("/proc/self/status") as status:
       caught = int(next(line for line in status if line.startswith("SigCgt:")).split()[1], 16)
     self.assertFalse(caught >> (signal.SIGTERM - 1) & 1)

@@ -6,9 +6,7 @@ namespace hunch {
 namespace {
 
 Result<std::unique_ptr<SparsePolicy>> make_last_accepted(const SparsePolicy::Setup& setup) {
-  ScoredOptions how{.rows = ScoredOptions::Rows::Last, .combine = ScoreCombine::Sum};
-  HUNCH_OK(parse_share("last_accepted", setup.options, how));
-  return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
+  return make_scored("last_accepted", setup, {.rows = ScoredOptions::Rows::Last, .combine = ScoreCombine::Sum});
 }
 
 const Register<SparsePolicy> last_accepted{

@@ -78,12 +78,8 @@ class Oracle final : public CopyingPolicy {
   std::vector<uint8_t> used_;  // all of them
 };
 
-Result<std::unique_ptr<SparsePolicy>> make_oracle(const SparsePolicy::Setup& setup) {
-  return std::unique_ptr<SparsePolicy>(new Oracle(setup));
-}
-
 const Register<SparsePolicy> oracle{
-    "oracle", "analysis only: each draft row's own best entries, found by reading everything", make_oracle};
+    "oracle", "analysis only: each draft row's own best entries, found by reading everything", make_policy<Oracle>};
 
 }
 }

@@ -143,12 +143,11 @@ class Quest final : public CopyingPolicy {
 
 Result<std::unique_ptr<SparsePolicy>> make_quest(const SparsePolicy::Setup& setup) {
   const PolicyOptions& o = setup.options;
-  if (o.share != "kv_head" && o.share != "layer")
-    return usage_error("quest: unknown share '" + o.share + "'; known: kv_head, layer");
+  HUNCH_OK(check_known("quest", "share", o.share, {"kv_head", "layer"}));
   if (o.page < 1 || o.page > 1024) return usage_error("quest: pages must have 1 to 1024 entries");
   if (setup.backend->asynchronous() && setup.geometry.head_dim > 256)
     return usage_error("quest: this device does not read bounds of heads above 256; use another policy");
-  return std::unique_ptr<SparsePolicy>(new Quest(setup));
+  return make_policy<Quest>(setup);
 }
 
 const Register<SparsePolicy> quest{"quest", "pages chosen anew at every draft step by bounds of their keys (Quest)", make_quest};

@@ -47,11 +47,7 @@ class Random final : public CopyingPolicy {
   EntryScores scores_;
 };
 
-Result<std::unique_ptr<SparsePolicy>> make_random(const SparsePolicy::Setup& setup) {
-  return std::unique_ptr<SparsePolicy>(new Random(setup));
-}
-
-const Register<SparsePolicy> random{"random", "analysis only: entries drawn at random", make_random};
+const Register<SparsePolicy> random{"random", "analysis only: entries drawn at random", make_policy<Random>};
 
 }
 }

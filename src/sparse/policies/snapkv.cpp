@@ -8,9 +8,7 @@ namespace {
 constexpr int kWindow = 32, kPool = 5;
 
 Result<std::unique_ptr<SparsePolicy>> make_snapkv(const SparsePolicy::Setup& setup) {
-  ScoredOptions how{.combine = ScoreCombine::Sum, .pool = kPool, .prompt_rows = kWindow, .keeps = true};
-  HUNCH_OK(parse_share("snapkv", setup.options, how));
-  return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
+  return make_scored("snapkv", setup, {.combine = ScoreCombine::Sum, .pool = kPool, .prompt_rows = kWindow, .keeps = true});
 }
 
 const Register<SparsePolicy> snapkv{"snapkv", "what the end of the prompt attended to, kept for the whole request", make_snapkv};

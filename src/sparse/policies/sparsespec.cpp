@@ -6,9 +6,7 @@ namespace hunch {
 namespace {
 
 Result<std::unique_ptr<SparsePolicy>> make_sparsespec(const SparsePolicy::Setup& setup) {
-  ScoredOptions how{.combine = ScoreCombine::Sum, .selects_prompt = false};
-  HUNCH_OK(parse_share("sparsespec", setup.options, how));
-  return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
+  return make_scored("sparsespec", setup, {.combine = ScoreCombine::Sum, .selects_prompt = false});
 }
 
 const Register<SparsePolicy> sparsespec{

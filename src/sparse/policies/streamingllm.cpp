@@ -30,11 +30,7 @@ class StreamingLlm final : public CopyingPolicy {
   int sinks_;
 };
 
-Result<std::unique_ptr<SparsePolicy>> make_streamingllm(const SparsePolicy::Setup& setup) {
-  return std::unique_ptr<SparsePolicy>(new StreamingLlm(setup));
-}
-
-const Register<SparsePolicy> streamingllm{"streamingllm", "the first positions and the last ones", make_streamingllm};
+const Register<SparsePolicy> streamingllm{"streamingllm", "the first positions and the last ones", make_policy<StreamingLlm>};
 
 }
 }

@@ -11,27 +11,23 @@ namespace {
 
 Result<std::unique_ptr<SparsePolicy>> make_vegas(const SparsePolicy::Setup& setup) {
   const PolicyOptions& o = setup.options;
-  const auto unknown = [](const std::string& key, const std::string& value, const std::string& known) {
-    return usage_error("vegas: unknown " + key + " '" + value + "'; known: " + known);
-  };
+  HUNCH_OK(check_known("vegas", "metric", o.metric, {"weight", "true_weight", "logit"}));
+  HUNCH_OK(check_known("vegas", "rows", o.rows, {"all", "first_last", "last", "accepted"}));
+  HUNCH_OK(check_known("vegas", "combine", o.combine, {"max", "sum"}));
   ScoredOptions how;
-  if (o.metric != "weight" && o.metric != "true_weight" && o.metric != "logit")
-    return unknown("metric", o.metric, "weight, true_weight, logit");
   how.metric = o.metric == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight;
   how.drafts_lse = o.metric == "weight";
   using Rows = ScoredOptions::Rows;
-  if (o.rows == "all") how.rows = Rows::All;
-  else if (o.rows == "first_last") how.rows = Rows::FirstLast;
-  else if (o.rows == "last") how.rows = Rows::Last;
-  else if (o.rows == "accepted") how.rows = Rows::Accepted;
-  else return unknown("rows", o.rows, "all, first_last, last, accepted");
-  HUNCH_OK(parse_combine("vegas", o, how));
-  HUNCH_OK(parse_share("vegas", o, how));
+  how.rows = o.rows == "all"   ? Rows::All
+      : o.rows == "first_last" ? Rows::FirstLast
+      : o.rows == "last"       ? Rows::Last
+                               : Rows::Accepted;
+  how.combine = o.combine == "max" ? ScoreCombine::Max : ScoreCombine::Sum;
   if (o.block < 1 || o.block > 64) return usage_error("vegas: blocks must have 1 to 64 entries");
   how.block = o.block, how.spread = (o.spread + o.block - 1) / o.block;
   if (o.metric == "logit" && how.spread > 0)
     return usage_error("vegas: spread needs a weight metric (logits may be negative); use spread 0 with metric logit");
-  return std::unique_ptr<SparsePolicy>(new ScoredPolicy(setup, how));
+  return make_scored("vegas", setup, how);
 }
 
 const Register<SparsePolicy> vegas{"vegas", "what the verified rows attended to, spread forward", make_vegas};
