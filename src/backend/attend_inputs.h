@@ -19,11 +19,11 @@ struct KvShape {
   }
 };
 
-inline std::vector<float> random_floats(size_t n, uint32_t seed, float scale = 1) { return gaussian(int64_t(n), seed, scale); }
+inline Floats random_floats(size_t n, uint32_t seed, float scale = 1) { return gaussian(int64_t(n), seed, scale); }
 
 // Queries that are exact in bf16, so that the products of every KV type are those of the reference.
-inline std::vector<float> random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
-  std::vector<float> q = random_floats(rows * shape.width(), seed, 1.5f);
+inline Floats random_queries(const KvShape& shape, int64_t rows, uint32_t seed) {
+  Floats q = random_floats(rows * shape.width(), seed, 1.5f);
   for (float& x : q) x = bf16_to_f32(f32_to_bf16(x));
   return q;
 }
@@ -42,14 +42,13 @@ inline AttendRequest rows_of(const AttendRequest& request, int64_t first, int64_
   part.window = request.window, part.first = request.first, part.sinks = request.sinks;
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   part.index = request.index, part.index_sets = request.index_sets, part.tail_first = request.tail_first;
-  part.last.assign(request.last.begin() + first, request.last.begin() + first + count);
-  const int64_t width = shape.width();
-  part.q.assign(request.q.begin() + first * width, request.q.begin() + (first + count) * width);
+  part.last = part_of(request.last, first, count);
+  part.q = part_of(request.q, first * shape.width(), count * shape.width());
   return part;
 }
 
 // The rows of a tree, and those of one of its paths as a chain behind the same prefix.
-inline AttendRequest tree_request(const KvShape& shape, const std::vector<int32_t>& parents, int64_t first_entry, int window) {
+inline AttendRequest tree_request(const KvShape& shape, const Ints& parents, int64_t first_entry, int window) {
   AttendRequest request;
   request.window = window;
   request.parents = parents, request.tree_entry = first_entry;
@@ -61,10 +60,9 @@ inline AttendRequest tree_request(const KvShape& shape, const std::vector<int32_
 inline AttendRequest chain_of(const AttendRequest& tree, const std::vector<int>& path, const KvShape& shape) {
   AttendRequest chain;
   chain.window = tree.window;
-  const int64_t width = shape.width();
   for (size_t d = 0; d < path.size(); ++d) {
     chain.last.push_back(int32_t(tree.tree_entry) + int32_t(d));
-    chain.q.insert(chain.q.end(), tree.q.begin() + path[d] * width, tree.q.begin() + (path[d] + 1) * width);
+    append(chain.q, part_of(tree.q, path[d] * shape.width(), shape.width()));
   }
   return chain;
 }
@@ -112,7 +110,7 @@ inline void expect_greatest(
 }
 
 // Greatest difference; NaN anywhere, or another number of elements, counts as infinite.
-inline float distance(const std::vector<float>& a, const std::vector<float>& b) {
+inline float distance(const Floats& a, const Floats& b) {
   if (a.size() != b.size()) return INFINITY;
   float most = 0;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -11,6 +11,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/quantise.h"
 
+namespace hunch {
+using Floats = std::vector<float>;
+}
 namespace hunch::test {
 
 inline constexpr DType kEncodings[] = {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K,
@@ -22,11 +25,18 @@ inline constexpr SamplingParams kParams[] = {{0, 40, 0.9f, 0}, {1, 0, 1, 0}, {0.
     {2, 0, 0.99f, 1e-4f}, {0.3f, 1000, 0.8f, 0}, {1, 1, 1, 0}, {5, 0, 0.999f, 0}, {1, 0, 0, 0}, {1, 1 << 20, 0.7f, 0},
     {0.01f, 0, 1, 0.9f}, {1, 1500, 1, 1}, {2e-5f, 0, 0.9f, 0.5f}};
 
-inline std::vector<float> gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
+inline Floats gaussian(int64_t n, uint32_t seed = 2, float spread = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, spread);
-  std::vector<float> out(n);
+  Floats out(n);
   for (float& x : out) x = normal(random);
+  return out;
+}
+
+// Values, which are not copied, as a matrix of so many rows.
+inline Tensor tensor_of(const Floats& values, int64_t rows) {
+  Tensor out{.shape = {rows, std::ssize(values) / rows}, .data = reinterpret_cast<const std::byte*>(values.data())};
+  out.bytes = values.size() * sizeof(float);
   return out;
 }
 
@@ -37,7 +47,7 @@ struct Matrix {  // bits: Q4_K too is made of random bits
     std::normal_distribution<float> normal(0, 1);
     const size_t row_bytes = dtype_bytes(dtype, in_dim);
     bytes.resize(row_bytes * size_t(out_dim));
-    std::vector<float> row(in_dim);
+    Floats row(in_dim);
     for (int64_t i = 0; i < out_dim; ++i) {
       std::byte* to = bytes.data() + size_t(i) * row_bytes;
       if (can_quantise(dtype) && !(bits && dtype == DType::Q4_K)) {
@@ -67,13 +77,28 @@ struct Matrix {  // bits: Q4_K too is made of random bits
     tensor.scales = {scales.data(), rows, columns};
   }
   std::vector<std::byte> bytes;
-  std::vector<float> scales;
+  Floats scales;
   Tensor tensor;
 };
 
-inline bool same_bits(const float* a, const float* b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+inline bool same_bits(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0; }
+inline bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
+}
+
+// `part` stands in `whole` from element `first` on, bit for bit.
+inline bool stands_at(const Floats& part, const Floats& whole, int64_t first) {
+  return size_t(first) + part.size() <= whole.size() && same_bits(part.data(), whole.data() + first, part.size());
+}
+
+// Elements [first, first + count).
+template <class T>
+std::vector<T> part_of(const std::vector<T>& all, int64_t first, int64_t count) {
+  return {all.begin() + first, all.begin() + first + count};
+}
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& more) {
+  to.insert(to.end(), more.begin(), more.end());
 }
 
 template <class T>
@@ -102,11 +127,11 @@ struct AttendRequest {
   Ints last;
   int window = 0;
   int64_t first = 0;
-  std::vector<float> q;  // [row][head][head_dim]
+  Floats q;  // [row][head][head_dim]
   ScoreMetric metric = ScoreMetric::None;
   ScoreCombine combine = ScoreCombine::Sum;
   std::vector<uint8_t> row_used;
-  std::vector<float> lse;  // given, [row][head]
+  Floats lse;  // given, [row][head]
   int64_t prefix_len = 0;
   int block = 1;
   int sets = 0;
@@ -116,11 +141,12 @@ struct AttendRequest {
   Ints index;  // [index_sets][count]
   int index_sets = 0;
   int64_t tail_first = 0;
-  std::vector<float> sinks;  // [head], of all requests of a pass those of the first; empty: none
+  Floats sinks;  // [head], of all requests of a pass those of the first; empty: none
 };
 struct AttendResult {
-  std::vector<float> out, lse;             // [row][head][head_dim], [row][head]
-  std::vector<std::vector<float>> scores;  // [set][prefix_len + kGuard]
+  Floats out, lse;             // [row][head][head_dim], [row][head]
+  std::vector<Floats> scores;  // [set][prefix_len + kGuard]
 };
+inline bool same_bits(const AttendResult& a, const AttendResult& b) { return same_bits(a.out, b.out) && same_bits(a.lse, b.lse); }
 
 }

@@ -60,11 +60,6 @@ class Crowd {
   std::vector<std::unique_ptr<Running>> running_;
 };
 
-struct State {
-  Ints tokens;
-  std::vector<float> kv;
-};
-
 void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int turn) {
   const auto where = fmt::format("{} {} {} {} cache {}", roomy.model, roomy.device, roomy.isa, roomy.kv_dtype, caching);
   auto alone = load(roomy);
@@ -92,10 +87,8 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
     size_t over = 0;
     crowd.run([&](size_t i, const Running& who) {
       ++over;
-      EXPECT_EQ(who.sequence.tokens, plain[i].tokens) << where << " request " << i;
-      EXPECT_TRUE(same_bits(kv_of(*crowded, who.sequence, who.sequence.committed_len), plain[i].kv))
-          << where << " request " << i << " wave " << wave << " " << who.plan.proposer << " tree "
-          << who.plan.nodes - who.plan.gamma;
+      expect_same_state({who.sequence.tokens, kv_of(*crowded, who.sequence, who.sequence.committed_len)}, plain[i],
+          fmt::format("{} request {} wave {} {} tree {}", where, i, wave, who.plan.proposer, who.plan.nodes - who.plan.gamma));
     });
     EXPECT_EQ(over, requests.size());
   }
@@ -110,7 +103,6 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
   for (const char* model : {"qwen3-tied", "llama-linear", "qwen3-q8_0.gguf"})
     for (const char* device : {"reference", "cpu"})
       for (const bool caching : {true, false}) {
-        static constexpr const char* kKvTypes[] = {"bf16", "q8_0", "f16", "f32", "fp8"};
         EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
         options.kv_dtype = kKvTypes[(turn + turn / 5) % 5], options.max_num_seqs = 1, options.prefix_caching = false;
         if (std::string(device) == "cpu") options.isa = isas[size_t(turn) / 2 % isas.size()];

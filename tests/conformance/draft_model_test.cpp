@@ -103,8 +103,7 @@ TEST(DraftModel, GivesThePlainOutputUnderEveryKindOfRequest) {
       for (int kind = 0; kind < kNumKinds; ++kind, ++turn) {
         Request request = request_of_kind(*engine, kind, phrases(120, 40, uint64_t(kind)), 50);
         const auto plain = generate_plain(*engine, request);
-        request.speculation.proposer = turn % 7 == 6 ? "auto" : "draft_model";
-        request.speculation.num_tokens = 2 + turn % 5, request.speculation.tree_tokens = turn % 3 == 2 ? 6 : 0;
+        guess(request, turn % 7 == 6 ? "auto" : "draft_model", 2 + turn % 5, turn % 3 == 2 ? 6 : 0);
         const auto run = generate_same(*engine, request, plain, fmt::format("{} {} kind {}", device, model, kind));
         drafted += run.drafted, accepted += run.accepted;
         branched += run.drafted > 5 * run.rounds;

@@ -20,15 +20,8 @@ class LearnedDrafter : public testing::TestWithParam<Drafter> {
  protected:
   // `drafting` false: the target alone.
   EngineOptions options(const char* device, const char* kv, bool drafting = true) const {
-    EngineOptions out{
-        .model = tiny_path(GetParam().target),
-        .device = device,
-        .threads = 2,
-        .kv_dtype = kv,
-        .context_len = 256,
-        .max_num_seqs = 1,
-        .prefix_caching = false,
-    };
+    EngineOptions out{.model = tiny_path(GetParam().target), .device = device, .threads = 2, .kv_dtype = kv};
+    out.context_len = 256, out.max_num_seqs = 1, out.prefix_caching = false;
     if (drafting) out.drafters = {{.path = tiny_path(GetParam().folder)}};
     return out;
   }
@@ -136,16 +129,16 @@ TEST_P(LearnedDrafter, DrawnTreesStayInTheTargetsSupportAndCountWhatTheyDid) {
         // Three tokens are possible, and log-probabilities name them: none has another bias or history.
         request.sampling.temperature = 1.0, request.sampling.top_k = 3, request.sampling.logprobs = narrowed ? 20 : 3;
         if (narrowed) narrow(request);
-        const auto what = fmt::format("{} narrow {} shape {}", device, narrowed, shape);
+        SCOPED_TRACE(fmt::format("{} narrow {} shape {}", device, narrowed, shape));
         const auto run = generate(*engine, request);
-        EXPECT_TRUE(run.lossless) << what;
-        ASSERT_EQ(run.tokens.size(), 60u) << what;
+        EXPECT_TRUE(run.lossless);
+        ASSERT_EQ(run.tokens.size(), 60u);
         const auto& allowed = request.sampling.allowed_token_ids;
         for (size_t i = 0; i < run.tokens.size(); ++i)
           EXPECT_TRUE(narrowed ? std::ranges::count(allowed, run.tokens[i]) > 0
                                : std::ranges::any_of(run.top[i], [&](const auto& t) { return t.id == run.tokens[i]; }))
-              << what << ": token " << i << " is impossible";
-        beside += guesses_beside(run, what), accepted += run.accepted;
+              << "token " << i << " is impossible";
+        beside += guesses_beside(run), accepted += run.accepted;
       }
     }
   EXPECT_GT(beside, 100) << "nothing branches";

@@ -33,11 +33,10 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
     for (const Light& light : kLight)
       for (const auto& policy : Register<SparsePolicy>::all()) {
         auto request = ask(prompt, kNewTokens);
-        request.speculation.policy = std::string(policy.name);
-        request.speculation.min_tokens = 12;
-        request.speculation.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
-        request.speculation.num_tokens = kGammas[turn % 5];
-        set(request.speculation, light);
+        auto& s = request.speculation;
+        s.policy = policy.name, s.min_tokens = 12, s.num_tokens = kGammas[turn % 5];
+        s.rows = turn % 4 == 1 ? "last" : turn % 4 == 3 ? "accepted" : "all";
+        set(s, light);
         equality.expect_plain_stream(request, turn++, fmt::format("{} {} {} {}", model, device, light.name, policy.name));
       }
     equality.expect_kept_and_dropped(model);

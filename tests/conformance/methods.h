@@ -23,10 +23,8 @@ inline std::string name_of(const Method& method) {
 // Settings that find something in short texts of models that know nothing.
 inline void set_method(Request& request, const Method& method, int gamma) {
   SpeculationOptions& o = request.speculation;
-  o.proposer = method.proposer, o.tree_tokens = method.tree_tokens, o.policy = method.policy;
-  o.num_tokens = gamma;
-  o.rule = "match";
-  o.ratio = 0.3, o.min_tokens = 24;
+  guess(request, method.proposer, gamma, method.tree_tokens);
+  o.policy = method.policy, o.rule = "match", o.ratio = 0.3, o.min_tokens = 24;
   o.ngram_min = 1, o.ngram_max = 3, o.suffix_factor = 3;
   o.sparse = {};
   if (method.thinned) o.sparse = {.drafts = true, .ratio = 0.3, .dense_len = 24, .block = 8};
@@ -74,18 +72,19 @@ inline Generation generate_plain(Engine& engine, Request request) {
 
 // All that a caller sees, log-probabilities bit for bit.
 inline void expect_same_output(const Generation& got, const Generation& plain, const std::string& what) {
-  EXPECT_TRUE(got.lossless) << what;
-  ASSERT_EQ(got.tokens, plain.tokens) << what;
-  EXPECT_EQ(got.text, plain.text) << what;
-  EXPECT_EQ(got.finish, plain.finish) << what;
-  EXPECT_EQ(got.stopped_by, plain.stopped_by) << what;
-  EXPECT_TRUE(same_bits(got.logprobs, plain.logprobs)) << what;
-  ASSERT_EQ(got.top.size(), plain.top.size()) << what;
+  SCOPED_TRACE(what);
+  EXPECT_TRUE(got.lossless);
+  ASSERT_EQ(got.tokens, plain.tokens);
+  EXPECT_EQ(got.text, plain.text);
+  EXPECT_EQ(got.finish, plain.finish);
+  EXPECT_EQ(got.stopped_by, plain.stopped_by);
+  EXPECT_TRUE(same_bits(got.logprobs, plain.logprobs));
+  ASSERT_EQ(got.top.size(), plain.top.size());
   for (size_t i = 0; i < got.top.size(); ++i) {
-    ASSERT_EQ(got.top[i].size(), plain.top[i].size()) << what;
+    ASSERT_EQ(got.top[i].size(), plain.top[i].size());
     for (size_t j = 0; j < got.top[i].size(); ++j) {
-      EXPECT_EQ(got.top[i][j].id, plain.top[i][j].id) << what;
-      EXPECT_TRUE(same_bits({got.top[i][j].logprob}, {plain.top[i][j].logprob})) << what;
+      EXPECT_EQ(got.top[i][j].id, plain.top[i][j].id);
+      EXPECT_TRUE(same_bits({got.top[i][j].logprob}, {plain.top[i][j].logprob}));
     }
   }
 }
@@ -120,27 +119,20 @@ class Together {
 
 // After a crowd in too few pages.
 inline void expect_full_stats(const EngineStats& stats, bool caching, const std::string& where) {
-  EXPECT_GT(stats.preemptions, 0) << where;
-  EXPECT_GT(stats.accepted, 0) << where;
-  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching) << where;
-  EXPECT_EQ(stats.kv_pages_used, 0) << where;
+  SCOPED_TRACE(where);
+  EXPECT_GT(stats.preemptions, 0);
+  EXPECT_GT(stats.accepted, 0);
+  EXPECT_EQ(stats.prefix_tokens_hit > 0, caching);
+  EXPECT_EQ(stats.kv_pages_used, 0);
 }
 
 // A pool of seven pages for six requests that want four each. Returns how many an id ended.
 inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char* device, const char* kv, bool caching, int turn,
     std::span<const Method> methods = kMethods) {
   const std::string where = fmt::format("{} {} {} cache {}", model, device, kv, caching);
-  const EngineOptions roomy{
-      .model = tiny_path(model),
-      .device = device,
-      .threads = 1,
-      .kv_dtype = kv,
-      .context_len = 256,
-      .max_num_seqs = 1,
-      .prefix_caching = false,
-  };
-  auto alone = load(roomy);
-  EngineOptions options = roomy;
+  EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256};
+  options.max_num_seqs = 1, options.prefix_caching = false;
+  auto alone = load(options);
   options.max_num_seqs = 6, options.prefix_caching = caching;
   options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
   options.kv_memory_bytes = bytes_of_pages(*alone, 7);
@@ -163,14 +155,14 @@ inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char*
 }
 
 // How many guesses of a run stood beside chains, after a look at its counts by position.
-inline int64_t guesses_beside(const Generation& run, const std::string& what) {
+inline int64_t guesses_beside(const Generation& run) {
   int64_t at_depths = 0, kept = 0;
   for (size_t i = 0; i < run.drafted_by_position.size(); ++i) {
     at_depths += run.drafted_by_position[i], kept += run.accepted_by_position[i];
-    EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]) << what;
+    EXPECT_LE(run.accepted_by_position[i], run.drafted_by_position[i]);
   }
-  EXPECT_EQ(kept, run.accepted) << what;
-  EXPECT_LE(at_depths, run.drafted) << what;
+  EXPECT_EQ(kept, run.accepted);
+  EXPECT_LE(at_depths, run.drafted);
   return run.drafted - at_depths;
 }
 
@@ -183,10 +175,9 @@ inline void expect_entries_of_a_chain(
     Engine& engine, Request request, int most, int64_t len, int turn, const std::string& where, TreeCounts& counts) {
   auto plain = make_step(engine, request);
   decode_to(*plain, len + 20);
-  request.speculation.proposer = "random-trees";
   for (const int nodes : {most, most, 30}) {  // the first run knows nothing
-    request.speculation.num_tokens = 6 + turn % 7;
-    request.speculation.tree_tokens = nodes - request.speculation.num_tokens;
+    const int chain = 6 + turn % 7;
+    guess(request, "random-trees", chain, nodes - chain);
     auto step = make_step(engine, request);
     step->hot_loop().after_commit = [&](Running& who) {
       counts.largest = std::max(counts.largest, who.tree().size);
@@ -195,10 +186,10 @@ inline void expect_entries_of_a_chain(
     decode_to(*step, len);
     counts.kept += step->stats().accepted;
     const auto& tokens = step->sequence().tokens;
-    const std::string what = fmt::format("{} nodes {}", where, nodes);
-    ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin())) << what;
+    SCOPED_TRACE(fmt::format("{} nodes {}", where, nodes));
+    ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), plain->sequence().tokens.begin()));
     const int64_t entries = step->sequence().committed_len;
-    ASSERT_TRUE(same_bits(kv_of(engine, *step, entries), kv_of(engine, *plain, entries))) << what;
+    ASSERT_TRUE(same_bits(kv_of(engine, *step, entries), kv_of(engine, *plain, entries)));
   }
 }
 

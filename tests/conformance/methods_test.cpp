@@ -8,7 +8,6 @@ namespace {
 using namespace test;
 
 constexpr int kNewTokens = 60;
-constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
 constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window", "llama-q4_k_m.gguf"};
 
 TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
@@ -16,13 +15,8 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
   std::map<std::string, int64_t> drafted, accepted;
   for (const char* device : {"reference", "cpu"})
     for (const char* kv : kKvTypes) {
-      auto engine = load({
-          .model = tiny_path(kModels[turn % 4]),
-          .device = device,
-          .threads = 1 + turn % 2,
-          .kv_dtype = kv,
-          .context_len = 256,
-      });
+      const auto model = tiny_path(kModels[turn % 4]);
+      auto engine = load({.model = model, .device = device, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
       auto request = ask(phrases(160, 40, 1), kNewTokens);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
       const auto plain = generate_plain(*engine, request);
@@ -34,11 +28,10 @@ TEST(Methods, GiveThePlainStreamAloneOnEveryKvType) {
         drafted[name_of(method)] += run.drafted, accepted[name_of(method)] += run.accepted;
       }
     }
-  for (const auto& method : kMethods) {
-    if (std::string(method.proposer) == "auto") continue;  // its planner may find that nothing pays
-    const auto name = name_of(method);
+  for (const auto& [name, count] : drafted) {
+    if (name.starts_with("auto")) continue;  // its planner may find that nothing pays
     EXPECT_GE(accepted[name], 1) << name;
-    EXPECT_LT(accepted[name], drafted[name]) << name;
+    EXPECT_LT(accepted[name], count) << name;
   }
 }
 
@@ -55,8 +48,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
         const auto what = fmt::format("{} {} {}", model, device, name_of(method));
-        const auto run = generate_same(*engine, request, plain, what);
-        accepted[method.proposer] += run.accepted;
+        accepted[method.proposer] += generate_same(*engine, request, plain, what).accepted;
       }
     }
   for (const char* proposer : {"ngram", "suffix", "cascade", "self", "staged"}) EXPECT_GE(accepted[proposer], 1) << proposer;

@@ -134,8 +134,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   recorded_sel_count = 0;
   const NsaShape& shape = engine->parts().model->shape().nsa;
   auto request = ask(random_prompt(300, 256, 3), 12);
-  request.speculation.proposer = "random-trees";
-  request.speculation.num_tokens = 6, request.speculation.tree_tokens = 14;
+  guess(request, "random-trees", 6, 14);
   std::vector<Asked> calls;
   kept_calls = &calls;
   const auto run = run_class(*engine, request, "approx", "", 64);

@@ -9,7 +9,6 @@ namespace {
 using namespace test;
 
 constexpr Method kNsaMethods[] = {{"auto"}, {"ngram"}, {"suffix"}, {"suffix", 6}, {"ngram", 5}, {"auto", 7}};
-constexpr const char* kKvTypes[] = {"f32", "f16", "bf16"};
 
 struct Place {
   std::string device, isa;
@@ -20,7 +19,15 @@ std::vector<Place> places() {
   return out;
 }
 
-class Nsa : public testing::TestWithParam<std::string> {};
+class Nsa : public testing::TestWithParam<std::string> {
+ protected:
+  // Threads and the first three types of K and V, which are those that such models take, change with `turn`.
+  static EngineOptions options_at(const Place& place, int turn) {
+    EngineOptions out{.model = tiny_path(GetParam()), .device = place.device, .isa = place.isa, .threads = 1 + turn % 2};
+    out.kv_dtype = kKvTypes[turn % 3];
+    return out;
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Models, Nsa, testing::ValuesIn(nsa_models()), param_name);
 
 TEST_P(Nsa, EveryMethodGivesThePlainStream) {
@@ -28,14 +35,9 @@ TEST_P(Nsa, EveryMethodGivesThePlainStream) {
   int64_t drafted = 0, accepted = 0;
   for (const Place& place : places()) {
     const char* kv = kKvTypes[turn % 3];
-    auto engine = load({
-        .model = tiny_path(GetParam()),
-        .device = place.device,
-        .isa = place.isa,
-        .threads = 1 + turn % 2,
-        .kv_dtype = kv,
-        .context_len = 256,
-    });
+    auto options = options_at(place, turn);
+    options.context_len = 256;
+    auto engine = load(options);
     auto request = ask(phrases(150, 40, 1), 60);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     const auto plain = generate_plain(*engine, request);
@@ -55,13 +57,9 @@ TEST_P(Nsa, TreesOfAnyShapeLeaveThePlainStreamAndItsEntries) {
   int turn = 0;
   TreeCounts counts;
   for (const Place& place : places()) {
-    auto engine = load({.model = tiny_path(GetParam()),
-        .device = place.device,
-        .isa = place.isa,
-        .threads = 1 + turn % 2,
-        .kv_dtype = kKvTypes[turn % 3],
-        .context_len = 512,
-        .max_draft = 64});
+    auto options = options_at(place, turn);
+    options.context_len = 512, options.max_draft = 64;
+    auto engine = load(options);
     auto request = ask(random_prompt(120 + 13 * (turn % 3), 256, 3), 300);
     request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
     expect_entries_of_a_chain(*engine, request, 64, 220, turn, fmt::format("{} {}", place.device, place.isa), counts);
@@ -110,8 +108,7 @@ TEST(NsaDrafters, GiveThePlainStream) {
     const auto plain = generate_plain(*engine, request);
     int64_t accepted = 0;
     for (const int beside : {0, 9}) {
-      request.speculation.proposer = engine->parts().learned.at(0).name;
-      request.speculation.num_tokens = 3, request.speculation.tree_tokens = beside;
+      guess(request, engine->parts().learned.at(0).name, 3, beside);
       const auto run = generate_same(*engine, request, plain, folder);
       EXPECT_GT(run.drafted, 0) << folder;
       accepted += run.accepted;
@@ -128,8 +125,7 @@ TEST(NsaDrafters, OfTheShippedModelGiveThePlainStream) {
   auto request = ask(copying_prompt(engine->tokenizer(), 900, 3), 96);
   const auto plain = generate_plain(*engine, request);
   for (const int beside : {0, 12}) {
-    request.speculation.proposer = "eagle3";
-    request.speculation.num_tokens = 4, request.speculation.tree_tokens = beside;
+    guess(request, "eagle3", 4, beside);
     const auto run = generate_same(*engine, request, plain, fmt::format("eagle3, {} beside the chain", beside));
     EXPECT_GT(run.accepted, 20);
   }

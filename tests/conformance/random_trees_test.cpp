@@ -75,24 +75,18 @@ class RandomTrees final : public Proposer {
   std::vector<Node> nodes_;
   std::vector<int> order_, place_;
 };
-const Register<Proposer> random_trees{"random-trees", "for tests",
-    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new RandomTrees); }};
+const Register<Proposer> random_trees{"random-trees", "for tests", make_proposer<RandomTrees>};
 
 TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   int turn = 0;
   TreeCounts counts;
   for (const char* device : {"reference", "cpu"})
-    for (const char* kv : {"q8_0", "bf16", "f32", "f16", "fp8"}) {
+    for (const char* kv : kKvTypes) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
       const char* model = kModels[turn % 3];
-      auto engine = load({
-          .model = tiny_path(model),
-          .device = device,
-          .threads = 1 + turn % 2,
-          .kv_dtype = kv,
-          .context_len = 512,
-          .max_draft = 256,
-      });
+      EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1 + turn % 2, .kv_dtype = kv};
+      options.context_len = 512, options.max_draft = 256;
+      auto engine = load(options);
       // Far from the end, which would cut the trees.
       auto request = ask(random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
       request.sampling.temperature = turn % 2 ? 0.8 : 0.0;

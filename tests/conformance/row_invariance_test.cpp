@@ -7,23 +7,18 @@ namespace {
 
 using namespace test;
 
-struct State {
-  Ints tokens;
-  std::vector<float> kv;
-};
-
 State run(const EngineOptions& options, const Request& request, size_t until) {
   auto engine = load(options);
   auto step = make_step(*engine, request);
   decode_to(*step, int64_t(until));
-  State state;
-  state.tokens.assign(step->sequence().tokens.begin(), step->sequence().tokens.begin() + int64_t(until));
-  state.kv = kv_of(*engine, *step, int64_t(until) - 1);
-  return state;
+  const Ints& tokens = step->sequence().tokens;
+  return {{tokens.begin(), tokens.begin() + int64_t(until)}, kv_of(*engine, *step, int64_t(until) - 1)};
 }
 
 struct Place {
   std::string model, device, isa;
+  std::string name() const { return model + " " + device + " " + isa; }
+  EngineOptions options() const { return {.model = tiny_path(model), .device = device, .isa = isa, .context_len = 256}; }
 };
 
 std::vector<Place> places() {
@@ -38,34 +33,24 @@ std::vector<Place> places() {
 
 TEST(RowInvariance, APromptInAnyChunksLeavesTheSameEntriesAndPendingToken) {
   for (const Place& place : places()) {
-    EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
+    EngineOptions options = place.options();
     const auto request = ask(random_prompt(150, 256, 9), 20);
     options.chunk_len = 512;
     const State whole = run(options, request, 151);
     for (const int chunk : {2, 3, 7, 64, 149}) {
-      options.chunk_len = chunk;
-      options.threads = 1 + chunk % 2;
-      const State state = run(options, request, 151);
-      EXPECT_EQ(state.tokens, whole.tokens) << place.model << " " << place.isa << " chunk " << chunk;
-      EXPECT_TRUE(same_bits(state.kv, whole.kv)) << place.model << " " << place.device << " " << place.isa << " chunk " << chunk;
+      options.chunk_len = chunk, options.threads = 1 + chunk % 2;
+      expect_same_state(run(options, request, 151), whole, fmt::format("{} chunk {}", place.name(), chunk));
     }
   }
 }
 
 TEST(RowInvariance, RoundsLeaveTheEntriesThatPlainDecodingLeaves) {
   for (const Place& place : places()) {
-    const EngineOptions options{.model = tiny_path(place.model), .device = place.device, .isa = place.isa, .context_len = 256};
-    auto request = ask(random_prompt(140, 256, 9), 60);
-    const State plain = run(options, request, 180);
-    request.speculation.proposer = "self";
-    request.speculation.ratio = 0.03;
-    for (const int gamma : {1, 4, 15}) {
-      request.speculation.num_tokens = gamma;
-      const State speculated = run(options, request, 180);
-      EXPECT_EQ(speculated.tokens, plain.tokens) << place.model << " " << place.isa;
-      EXPECT_TRUE(same_bits(speculated.kv, plain.kv))
-          << place.model << " " << place.device << " " << place.isa << " gamma " << gamma;
-    }
+    const auto prompt = random_prompt(140, 256, 9);
+    const State plain = run(place.options(), ask(prompt, 60), 180);
+    for (const int gamma : {1, 4, 15})
+      expect_same_state(run(place.options(), self_drafting(prompt, 60, 0.03, gamma), 180), plain,
+          fmt::format("{} gamma {}", place.name(), gamma));
   }
 }
 
@@ -77,11 +62,8 @@ TEST(RowInvariance, HoldsForTheShippedModelAtFourThousandTokens) {
   engine.reset();
   const State whole = run(options, request, until);
   options.chunk_len = 100, options.threads = 1;
-  request.speculation.proposer = "self";
-  request.speculation.ratio = 0.01;
-  const State other = run(options, request, until);
-  EXPECT_EQ(other.tokens, whole.tokens);
-  EXPECT_TRUE(same_bits(other.kv, whole.kv));
+  request.speculation.proposer = "self", request.speculation.ratio = 0.01;
+  expect_same_state(run(options, request, until), whole, "chunks of 100, drafted");
 }
 
 }

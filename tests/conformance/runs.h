@@ -17,11 +17,25 @@ inline std::vector<Generation> generate_together(Engine& engine, const std::vect
   return out;
 }
 
+inline constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
+
+// A proposer that a test registers and that needs nothing.
+template <class T>
+Result<std::unique_ptr<Proposer>> make_proposer(const Proposer::Setup&) {
+  return std::unique_ptr<Proposer>(new T);
+}
+
+// Chains of `chain` guesses and, with `beside`, trees of so many more.
+inline void guess(Request& request, std::string_view proposer, int chain, int beside = 0) {
+  SpeculationOptions& o = request.speculation;
+  o.proposer = proposer, o.num_tokens = chain, o.tree_tokens = beside;
+}
+
 // Drafts of `self` over a share of the cache.
 inline Request self_drafting(Ints prompt, int64_t max_tokens, double ratio, int gamma, std::string_view policy = "vegas") {
   auto out = ask(std::move(prompt), max_tokens);
-  SpeculationOptions& o = out.speculation;
-  o.proposer = "self", o.policy = policy, o.ratio = ratio, o.num_tokens = gamma;
+  guess(out, "self", gamma);
+  out.speculation.policy = policy, out.speculation.ratio = ratio;
   return out;
 }
 
@@ -35,6 +49,16 @@ inline void decode_to(Solo& step, int64_t len) {
   while (step.sequence().len() < len) HUNCH_CHECK(step.round().ok());
 }
 inline void decode_to_the_end(Solo& step) { decode_to(step, step.sequence().max_len); }
+
+// What a run leaves.
+struct State {
+  Ints tokens;
+  std::vector<float> kv;
+};
+inline void expect_same_state(const State& got, const State& want, const std::string& what) {
+  EXPECT_EQ(got.tokens, want.tokens) << what;
+  EXPECT_TRUE(same_bits(got.kv, want.kv)) << what;
+}
 
 // An error whose message holds these words.
 template <class Outcome>

@@ -67,11 +67,8 @@ TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
 
 TEST(Selections, OfStreamingLlmAreTheFirstAndTheLastPositions) {
   auto engine = tiny_engine("qwen3-tied", "reference");
-  auto request = ask(random_prompt(150, 256, 31), 40);
-  request.speculation.proposer = "self";
-  request.speculation.policy = "streamingllm";
+  auto request = self_drafting(random_prompt(150, 256, 31), 40, 0.01, 4, "streamingllm");
   request.speculation.min_tokens = 10;
-  request.speculation.ratio = 0.01;
   auto step = make_step(*engine, request);
   ASSERT_TRUE(step->prefill(nullptr).ok());
   const auto selected = step->policy()->selected(0, 1);

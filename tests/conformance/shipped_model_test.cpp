@@ -106,9 +106,7 @@ TEST(ShippedModel, StreamsEqualPlainDecodingWhereThePromptsEntriesAreReused) {
   auto request = ask(copying_prompt(engine->tokenizer(), 4096, 6), kNewTokens);
   set_sampling(request, 1);
   const auto plain = plain_stream(*engine, request);
-  request.speculation.proposer = "self";
-  request.speculation.ratio = 0.02;
-  request.cache_prompt = true;
+  request.speculation.proposer = "self", request.speculation.ratio = 0.02, request.cache_prompt = true;
   for (int repeat = 0; repeat < 4; ++repeat) {
     request.speculation.num_tokens = 3 + 4 * repeat;
     const auto run = generate(*engine, request);

@@ -15,44 +15,50 @@ TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
   EXPECT_LT(run.milliseconds.verify, 0.1 * run.milliseconds.draft);
 }
 
+// Its controller, and how it is told of the same step again and again.
+struct Controlled {
+  void record(const StepReport& step, int times) {
+    for (int i = 0; i < times; ++i) controller.record(step, {});
+  }
+  std::unique_ptr<Engine> engine = tiny_engine("qwen3-tied", "late");
+  Controller controller{engine->parts()};
+};
+
 TEST(LateDevice, WhatMasksTakeIsNotThePasss) {
-  auto engine = tiny_engine("qwen3-tied", "late");
-  Controller controller(engine->parts());
+  Controlled late;
   StepReport step{.pass_ms = 10, .decodes = 2, .verify_rows = 2, .masks_ms = 4, .masked = 2, .masked_rows = 2, .entries = 200};
   for (const auto& [ms, own] : {std::pair{14.0, 10.0}, {10, 10}, {16, 12}, {9, 9}}) {
     step.pass_ms = ms;
-    for (int i = 0; i < 200; ++i) controller.record(step, {});
-    EXPECT_NEAR(controller.plain_ms(step), own, 0.2);
+    late.record(step, 200);
+    EXPECT_NEAR(late.controller.plain_ms(step), own, 0.2);
   }
 }
 
 // There the host sees what a pass took, not what choosing entries took of it.
 TEST(LateDevice, WhatLearningTakesIsNotThePasss) {
-  auto engine = tiny_engine("qwen3-tied", "late");
-  Controller controller(engine->parts());
+  Controlled late;
   StepReport step{.pass_ms = 10, .select_ms = 0.01, .decodes = 2, .verify_rows = 2, .entries = 200};
-  for (int i = 0; i < 40; ++i) controller.record(step, {});
-  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
+  late.record(step, 40);
+  EXPECT_NEAR(late.controller.plain_ms(step), 10, 0.2);
   step.pass_ms = 14, step.learning = 2;
-  for (int i = 0; i < 40; ++i) controller.record(step, {});
-  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
+  late.record(step, 40);
+  EXPECT_NEAR(late.controller.plain_ms(step), 10, 0.2);
   step.pass_ms = 8;  // more than it would take without
-  for (int i = 0; i < 200; ++i) controller.record(step, {});
-  EXPECT_LT(controller.plain_ms(step), 8.5);
+  late.record(step, 200);
+  EXPECT_LT(late.controller.plain_ms(step), 8.5);
 }
 
 // The first passes of a kind load and launch kernels that a graph starts later.
 TEST(LateDevice, WhatNewKernelsTakeIsNotWhatGuessesCost) {
-  auto engine = tiny_engine("qwen3-tied", "late");
-  Controller controller(engine->parts());
+  Controlled late;
   StepReport step{.pass_ms = 10, .decodes = 2, .verify_rows = 2, .entries = 200, .launched = 80};
-  for (int i = 0; i < 40; ++i) controller.record(step, {});
-  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2) << "plain steps are believed";
+  late.record(step, 40);
+  EXPECT_NEAR(late.controller.plain_ms(step), 10, 0.2) << "plain steps are believed";
   step.pass_ms = 50, step.verify_rows = 4;
-  for (int i = 0; i < 6; ++i) controller.record(step, {});
-  EXPECT_NEAR(controller.plain_ms(step), 10, 0.2);
-  for (int i = 0; i < 60; ++i) controller.record(step, {});  // so does a device whose lists are always new
-  EXPECT_GT(controller.plain_ms(step), 11);
+  late.record(step, 6);
+  EXPECT_NEAR(late.controller.plain_ms(step), 10, 0.2);
+  late.record(step, 60);  // so does a device whose lists are always new
+  EXPECT_GT(late.controller.plain_ms(step), 11);
 }
 
 }

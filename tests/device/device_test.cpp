@@ -59,10 +59,9 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
     if (i % 5 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
     const auto plain = generate(*engine, request);
     for (const char* proposer : {"suffix", "auto", "self"}) {
-      SpeculationOptions& o = request.speculation;
-      o.proposer = proposer, o.ratio = 0.3, o.num_tokens = 4, o.tree_tokens = i % 2 ? 6 : 0;
-      const auto run = generate_same(*engine, request, plain, fmt::format("{} {}", proposer, i));
-      accepted += run.accepted;
+      guess(request, proposer, 4, i % 2 ? 6 : 0);
+      request.speculation.ratio = 0.3;
+      accepted += generate_same(*engine, request, plain, fmt::format("{} {}", proposer, i)).accepted;
       together.add(request);
     }
   }
@@ -142,8 +141,7 @@ TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
       for (const char* proposer : {"self", "staged"}) {
         if (!goes_with(*engine, how)) continue;
         auto request = ask(phrases(170, 40, 4), 60);
-        request.speculation.proposer = proposer;
-        request.speculation.num_tokens = kGammas[turn % 5];
+        guess(request, proposer, kGammas[turn % 5]);
         set_sampling(request, turn++);
         const auto plain = plain_stream(*engine, request);
         request.speculation.sparse = how;
@@ -281,8 +279,9 @@ TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
         const auto run = generate(*engine, request);
         accepted += run.accepted;
         if (first.tokens.empty()) first = run;
-        EXPECT_EQ(run.tokens, first.tokens) << type << ' ' << proposer << " chunk " << chunk;
-        EXPECT_EQ(run.logprobs, first.logprobs) << type << ' ' << proposer << " chunk " << chunk;
+        SCOPED_TRACE(fmt::format("{} {} chunk {}", type, proposer, chunk));
+        EXPECT_EQ(run.tokens, first.tokens);
+        EXPECT_EQ(run.logprobs, first.logprobs);
       }
     }
     EXPECT_EQ(first.logprobs.size(), 40u);
@@ -349,9 +348,8 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
           request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
           SpeculationOptions& o = request.speculation;
-          o.proposer = "self", o.rule = rule, o.policy = policy;
-          o.ratio = 0.3, o.min_tokens = 12, o.num_tokens = 1 + turn % 6;
-          o.tree_tokens = turn % 4 == 3 ? 5 : 0;
+          guess(request, "self", 1 + turn % 6, turn % 4 == 3 ? 5 : 0);
+          o.rule = rule, o.policy = policy, o.ratio = 0.3, o.min_tokens = 12;
           o.sparse = {.drafts = turn % 5 == 4, .ratio = 0.2, .dense_len = 9, .block = 8};
           o.verify = turn % 16 != 10;  // streamingllm
           if (!o.verify) {
@@ -407,8 +405,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
           auto asked = ask(random_prompt(prompt, 250, uint64_t(turn)), 60);
           asked.sampling.temperature = temperature;
           const auto plain = plain_stream(*engine, asked);
-          asked.speculation.proposer = engine->parts().learned.at(0).name;
-          asked.speculation.num_tokens = 1 + turn % 5, asked.speculation.tree_tokens = beside;
+          guess(asked, engine->parts().learned.at(0).name, 1 + turn % 5, beside);
           const auto run = generate(*engine, asked);
           EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
           kept += run.accepted, dropped += run.drafted - run.accepted;

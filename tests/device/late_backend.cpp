@@ -52,10 +52,10 @@ class LateBackend final : public ReferenceBackend {
 
   std::atomic<int64_t> waits_left = -1;  // until the one that fails; -1: none does
 
-  // Ops whose arguments may be kept as they are.
-#define HUNCH_LATE(op, Args) \
+  // Ops whose arguments may be kept as they are, and of which kind they are, if of any.
+#define HUNCH_LATE(op, Args, ...) \
   void op(const Args& a) override { \
-    later([this, a] { ReferenceBackend::op(a); }); \
+    later([this, a] { ReferenceBackend::op(a); } __VA_OPT__(, ) __VA_ARGS__); \
   }
   // Host inputs are copied, and given to the op when it runs.
 #define HUNCH_LATE_GIVEN(op, Args, give, ...) \
@@ -78,10 +78,11 @@ class LateBackend final : public ReferenceBackend {
   void store_kv(const StoreKvArgs& a) override {
     fresh_.push_back(a);
     pages_.emplace_back(a.kv.pages, taken(a.kv.pages));
-    later(Kind::Store, [this, a = a, pages = taken(a.kv.pages)]() mutable {
+    const auto store = [this, a = a, pages = taken(a.kv.pages)]() mutable {
       a.kv.pages = seen(pages);
       ReferenceBackend::store_kv(a);
-    });
+    };
+    later(store, Kind::Store);
   }
   void replay(const std::function<void()>& body) override {
     body();
@@ -123,26 +124,23 @@ class LateBackend final : public ReferenceBackend {
   }
   HUNCH_LATE_GIVEN(score_keys, ScoreKeysArgs, (a.kv.pages = seen(pages), a.scores.row_used = seen(used)),
       pages = taken(a.kv.pages), used = taken(a.scores.row_used))
-  void top_k(const TopKArgs& a) override {
-    later(Kind::Choice, [this, a] { ReferenceBackend::top_k(a); });
-  }
+  HUNCH_LATE(top_k, TopKArgs, Kind::Choice)
   HUNCH_LATE(reduce_scores, ReduceScoresArgs)
   HUNCH_LATE(split_signs, SplitSignsArgs)
-  void copy_rows(const CopyRowsArgs& a) override {
-    later(Kind::Copy, [this, a] { ReferenceBackend::copy_rows(a); });
-  }
+  HUNCH_LATE(copy_rows, CopyRowsArgs, Kind::Copy)
   HUNCH_LATE_GIVEN(copy_tokens, CopyTokensArgs, a.index = index, index = taken(a.index))
   HUNCH_LATE(scatter_columns, ScatterColumnsArgs)
   void sample(const SampleArgs& a) override {
     // Masks and bad words read drafts at the call.
     const int64_t known = a.state && a.state->reads_drafts() && !a.blind ? a.first_row + a.logits.extent[0] - 1 : 0;
     const auto read = a.drafts.slice(0, known);
-    later(Kind::Sample,
-        [this, a = a, positions = taken(a.positions), parents = taken(a.parents), read, drafts = taken(read)]() mutable {
-          HUNCH_CHECK(taken(read) == drafts);
-          a.positions = seen(positions), a.parents = parents;
-          ReferenceBackend::sample(a);
-        });
+    const auto op = [this, a = a, positions = taken(a.positions), parents = taken(a.parents), read,
+                        drafts = taken(read)]() mutable {
+      HUNCH_CHECK(taken(read) == drafts);
+      a.positions = seen(positions), a.parents = parents;
+      ReferenceBackend::sample(a);
+    };
+    later(op, Kind::Sample);
   }
   void weigh_drafts(std::span<const WeighDraftsArgs> chains) override {
     later([this, chains = taken(chains)] { ReferenceBackend::weigh_drafts(chains); });
@@ -155,7 +153,7 @@ class LateBackend final : public ReferenceBackend {
   // As a device that starts what sequences ask for together: of stores, copies and samples the first of several in a row; choices
   // later.
   enum class Kind : uint8_t { Other, Store, Copy, Sample, Choice };
-  void later(Kind kind, std::function<void()> op) {
+  void later(std::function<void()> op, Kind kind = Kind::Other) {
     if (kind != Kind::Choice) {
       if (kind == Kind::Other || kind != last_) ++counters_.kernels;
       if (kind == Kind::Other) take_pages();
@@ -163,7 +161,6 @@ class LateBackend final : public ReferenceBackend {
     }
     waiting_.push_back(std::move(op));
   }
-  void later(std::function<void()> op) { later(Kind::Other, std::move(op)); }
   Kind last_ = Kind::Other;
   std::vector<std::function<void()>> waiting_;
   std::vector<StoreKvArgs> fresh_;  // behind the last attention

@@ -38,8 +38,7 @@ Drafter load_drafter(const Json& golden_of, const char* device) {
 
 Request drafting(const Drafter& drafter, int64_t prompt_len, int tokens) {
   auto asked = ask({drafter.text.begin(), drafter.text.begin() + prompt_len}, 20);
-  asked.speculation.proposer = drafter.method;
-  asked.speculation.num_tokens = tokens;
+  guess(asked, drafter.method, tokens);
   return asked;
 }
 
@@ -95,7 +94,7 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
     for (const Json& c : data["cases"]) {
       const auto wanted = c["mtp"].get<Ints>();
       auto asked = ask(c["ids"].get<Ints>(), 20);
-      asked.speculation.proposer = "mtp", asked.speculation.num_tokens = int(wanted.size());
+      guess(asked, "mtp", int(wanted.size()));
       const auto run = make_step(*engine, asked);
       Ints drafted;
       run->hot_loop().after_drafts = [&](Running& who) {
@@ -109,7 +108,7 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
 }
 
 // Paths of a tree's nodes, as texts of token ids.
-std::set<std::string> paths(const Ints& tokens, const std::vector<int>& parents, const std::vector<int>& which) {
+std::set<std::string> paths(const Ints& tokens, const Ints& parents, const Ints& which) {
   std::set<std::string> out;
   for (const int node : which) {
     std::string path;
@@ -134,8 +133,7 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   const auto run = make_step(*drafter.engine, asked);
   std::set<std::string> drafted;
   run->hot_loop().after_drafts = [&](Running& who) {
-    Ints tokens;
-    std::vector<int> parents, all;
+    Ints tokens, parents, all;
     for (int node = 0; node < who.tree().size; ++node) {
       tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[node]);
       all.push_back(node);

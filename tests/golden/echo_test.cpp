@@ -1,7 +1,7 @@
 // Learned drafters whose guesses are mostly right, and not always (models/tiny/README.md, `echo`): what follows kept and dropped
 // guesses, chains and trees, leaves the stream of plain decoding as it is, and a drafter's own cache in step with it.
 
-#include "engine/test_engines.h"
+#include "../conformance/runs.h"
 
 namespace hunch {
 namespace {
@@ -26,9 +26,7 @@ TEST_P(EchoDrafters, KeepPlainStreamsWhileGuessesAreKeptAndDropped) {
         auto asked = ask(random_prompt(30, 250, seed), 80);
         asked.sampling.temperature = temperature;
         const auto plain = plain_stream(*engine, asked);
-        asked.speculation.proposer = engine->parts().learned.at(0).name;
-        asked.speculation.num_tokens = 4;
-        asked.speculation.tree_tokens = beside;
+        guess(asked, engine->parts().learned.at(0).name, 4, beside);
         const auto drafted = generate(*engine, asked);
         EXPECT_EQ(drafted.tokens, plain) << "temperature " << temperature << ", " << beside << " tokens beside the chain";
         kept += drafted.accepted;
@@ -59,9 +57,7 @@ TEST_P(EchoDrafters, GuessInTheMiddleOfDecodingAsTheyDoBehindAPrompt) {
     if (beside > 0 && std::string(GetParam()) == "echo-medusa") continue;  // the shape of its trees follows what was kept
     auto asked = ask(random_prompt(30, 250, 3), 60);
     const auto plain = plain_stream(*engine, asked);
-    asked.speculation.proposer = engine->parts().learned.at(0).name;
-    asked.speculation.num_tokens = 3;
-    asked.speculation.tree_tokens = beside;
+    guess(asked, engine->parts().learned.at(0).name, 3, beside);
     for (const auto& [committed, nodes] : drafts_of(*engine, asked, 12)) {
       Request from = asked;
       from.prompt.insert(from.prompt.end(), plain.begin(), plain.begin() + (committed - 30));

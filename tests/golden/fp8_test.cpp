@@ -101,15 +101,9 @@ class Fp8Model : public FolderTest {
     put("fp8/model.safetensors", tiny::file_of(coded)), put("f32/model.safetensors", tiny::file_of(plain));
   }
   std::map<int64_t, std::vector<float>> logits(const std::string& model, const std::string& device, const std::string& isa) {
-    auto engine = load({
-        .model = folder_ + model,
-        .device = device,
-        .isa = isa,
-        .threads = 1,
-        .kv_dtype = device == "cuda" ? "bf16" : "f32",
-        .context_len = 256,
-        .chunk_len = 64,
-    });
+    EngineOptions options{.model = folder_ + model, .device = device, .isa = isa, .threads = 1, .context_len = 256};
+    options.kv_dtype = device == "cuda" ? "bf16" : "f32", options.chunk_len = 64;
+    auto engine = load(options);
     return logits_of(*engine, random_prompt(90, kVocab, 3), {0, 40, 63, 64, 89});
   }
   // The greatest difference between two sets of logits.
@@ -164,6 +158,12 @@ TEST_F(Fp8Model, ScalesAnFp8CacheAsItsFilesSay) {
     }
 }
 
+void expect_plain_stream_with_coarser_copies(Engine& engine) {
+  auto request = ask(random_prompt(60, kVocab, 5), 40);
+  request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
+  EXPECT_EQ(generate(engine, request).tokens, plain_stream(engine, request));
+}
+
 // The maps into the latent and out of it are cut from blocks that share scales; the prediction layer is in FP8 like the others.
 TEST_F(Fp8Model, MayHaveLatentAttention) {
   make(kKinds[0], true);
@@ -173,9 +173,8 @@ TEST_F(Fp8Model, MayHaveLatentAttention) {
   EngineOptions options{.model = at("fp8"), .threads = 1, .kv_dtype = "bf16", .context_len = 256};
   options.drafters.push_back({.method = "mtp"});
   auto engine = load(options);
-  auto request = ask(random_prompt(60, kVocab, 5), 40);
-  request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
-  EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
+  expect_plain_stream_with_coarser_copies(*engine);
+  Request request = ask(random_prompt(60, kVocab, 5), 40);
   request.speculation = {.proposer = "mtp"};
   EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
 }
@@ -183,10 +182,7 @@ TEST_F(Fp8Model, MayHaveLatentAttention) {
 // Drafts read 4-bit copies, whose rows are made from FP8 rows; the stream is the plain one.
 TEST_F(Fp8Model, SpeculatesWithCoarserCopiesOfItsWeights) {
   make(kKinds[0]);
-  auto engine = load({.model = at("fp8"), .threads = 1, .kv_dtype = "bf16", .context_len = 256});
-  auto request = ask(random_prompt(60, kVocab, 5), 40);
-  request.speculation.proposer = "self", request.speculation.draft_weights = "q4_0";
-  EXPECT_EQ(generate(*engine, request).tokens, plain_stream(*engine, request));
+  expect_plain_stream_with_coarser_copies(*load({.model = at("fp8"), .threads = 1, .kv_dtype = "bf16", .context_len = 256}));
 }
 
 }

@@ -70,15 +70,10 @@ struct Place {
 };
 
 std::vector<Place> places() {
-  std::vector<Place> out{
-      {"reference", "", "f32"},
-      {"reference", "", "f16"},
-      {"reference", "", "bf16"},
-      {"reference", "", "q8_0"},
-      {"reference", "", "fp8"},
-  };
+  std::vector<Place> out;
+  for (const char* kv : kKvTypes) out.push_back({"reference", "", kv});
   for (const std::string& isa : available_isas())
-    for (const char* kv : {"f32", "f16", "bf16", "q8_0", "fp8"}) out.push_back({"cpu", isa, kv});
+    for (const char* kv : kKvTypes) out.push_back({"cpu", isa, kv});
   return out;
 }
 
@@ -106,15 +101,9 @@ void expect_close(const std::string& name, const std::string& path, const std::v
   const Json data = read_golden(name);
   for (const Place& place : where) {
     if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
-    auto engine = load({
-        .model = path,
-        .device = place.device,
-        .isa = place.isa,
-        .threads = 1,
-        .kv_dtype = place.kv,
-        .context_len = 256,
-        .chunk_len = 64,
-    });
+    EngineOptions options{.model = path, .device = place.device, .isa = place.isa, .threads = 1, .kv_dtype = place.kv};
+    options.context_len = 256, options.chunk_len = 64;
+    auto engine = load(options);
     const double allowed = tolerance(name, place);
     const Errors errors = compare(*engine, data, 2 * allowed);
     EXPECT_GT(errors.compared, 90);

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/test_engines.h"
+#include "../conformance/runs.h"
 
 namespace hunch::test {
 

@@ -56,8 +56,7 @@ class Fixed final : public Proposer {
     }
   }
 };
-const Register<Proposer> fixed{"fixed", "a function of the tokens, for tests",
-    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Fixed); }};
+const Register<Proposer> fixed{"fixed", "a function of the tokens, for tests", test::make_proposer<Fixed>};
 
 class RuleLaw : public testing::TestWithParam<std::tuple<const char*, const char*, int>> {};
 
@@ -163,15 +162,12 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
         };
         auto parts = toy::make_parts({kVocab, broken, draft_too ? toy::Table(broken) : table_of(target)}, device, kPositions);
         const Request request = toy_request(3, rule, kSamplings[1]);
-        auto plan = plan_request(request, {}, 64);
-        ASSERT_TRUE(plan.ok());
-        auto step = Solo::make(*parts, *plan, request);
-        ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+        const auto step = test::good(Solo::make(*parts, test::good(plan_request(request, {}, 64)), request));
+        ASSERT_TRUE(step->prefill(nullptr).ok());
         Result<Solo::Emitted> last = Solo::Emitted{};
-        for (int i = 0; i < kPositions && last.ok(); ++i) last = step.value()->round();
+        for (int i = 0; i < kPositions && last.ok(); ++i) last = step->round();
         ASSERT_FALSE(last.ok()) << device << " " << rule;
-        EXPECT_NE(last.error().message.find("numerical_error"), std::string::npos);
-        EXPECT_NE(last.error().message.find("position 7"), std::string::npos) << last.error().message;
+        for (const char* part : {"numerical_error", "position 7"}) test::expect_error(last, part);
       }
 }
 

@@ -133,18 +133,17 @@ TEST(SampledTrees, WhatWasDrawnDoesNotDecideAboutSiblings) {
       auto parts = toy::make_parts({kVocab, table_of(target), table_of(drafter)}, "reference", kPositions);
       Request request = toy_request(2, "ratio", kSamplings[1]);
       request.speculation.tree_tokens = 4;
-      auto plan = plan_request(request, {}, 64);
-      ASSERT_TRUE(plan.ok());
-      plan->noise.seed = key;
-      auto step = Solo::make(*parts, *plan, request);
-      ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
+      auto plan = test::good(plan_request(request, {}, 64));
+      plan.noise.seed = key;
+      const auto step = test::good(Solo::make(*parts, plan, request));
+      ASSERT_TRUE(step->prefill(nullptr).ok());
       DraftTree drafted;
       Ints first_level;
-      step.value()->hot_loop().after_drafts = [&](Running& who) {
+      step->hot_loop().after_drafts = [&](Running& who) {
         drafted = who.tree();
         for (int node = 0; node < drafted.size && drafted.parents[node] < 0; ++node) first_level.push_back(drafted.tokens(node));
       };
-      ASSERT_TRUE(step.value()->round().ok());
+      ASSERT_TRUE(step->round().ok());
       ASSERT_TRUE(first_level.size() < 2 || first_level[0] != first_level[1]);
       if (children < 0) ++root_widths[children = int(first_level.size())];
       ASSERT_EQ(int(first_level.size()), children) << "far " << far << " key " << key;

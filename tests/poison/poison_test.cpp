@@ -2,7 +2,10 @@
 // everywhere before the start, in the tail between draft and verify (the pending token's entry included), behind the accepted
 // length after each commit, and in the compact copy past its last final entry. Tokens and drafts must not change.
 
+#include <numeric>
+
 #include "../conformance/runs.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
@@ -18,8 +21,8 @@ struct Outcome {
 // NaN in every page of a store.
 void poison_all(KvStore& store) {
   Ints pages(store.num_pages);
-  for (size_t i = 0; i < pages.size(); ++i) pages[i] = int32_t(i);
-  store.poison(View<const int32_t, 1>(pages.data(), pages.size()), 0, store.num_pages * kPageLen);
+  std::iota(pages.begin(), pages.end(), 0);
+  store.poison(view(pages), 0, store.num_pages * kPageLen);
 }
 
 void poison_tail(KvStore& store, Solo& step) {
@@ -69,14 +72,11 @@ void expect_no_effect(const EngineOptions& options) {
   for (const auto& policy : Register<SparsePolicy>::all()) readings.emplace_back(policy.name);
   for (const std::string& name : readings)
     for (const char* rule : {"match", "ratio"}) {
-      auto request = ask(random_prompt(150, 256, 21), 40);
-      request.sampling.temperature = 0.8;
-      request.speculation.proposer = "self";
-      request.speculation.rule = rule;
-      request.speculation.ratio = name == "quest" ? 0.15 : 0.05;  // two pages: one holds none that such a model looks at
+      // Of quest two pages: one holds none that such a model looks at.
+      auto request = self_drafting(random_prompt(150, 256, 21), 40, name == "quest" ? 0.15 : 0.05, 5);
+      request.sampling.temperature = 0.8, request.speculation.rule = rule;
       if (name == "thinned") request.speculation.sparse = {.drafts = true, .ratio = 0.1, .dense_len = 16, .block = 8};
       else request.speculation.policy = name;
-      request.speculation.num_tokens = 5;
       const Outcome clean = run(*engine, request, {});
       ASSERT_FALSE(clean.failed);
       EXPECT_GT(clean.drafted, 0);
@@ -85,10 +85,11 @@ void expect_no_effect(const EngineOptions& options) {
           {.before = true}, {.after_drafts = true}, {.after_commit = true}, {.copy = true}, {true, true, true, true}};
       for (size_t i = 0; i < std::size(places); ++i) {
         const Outcome poisoned = run(*engine, request, places[i]);
-        EXPECT_FALSE(poisoned.failed) << name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.tokens, clean.tokens) << name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.accepted, clean.accepted) << name << " " << rule << " place " << i;
-        EXPECT_EQ(poisoned.drafted, clean.drafted) << name << " " << rule << " place " << i;
+        SCOPED_TRACE(fmt::format("{} {} place {}", name, rule, i));
+        EXPECT_FALSE(poisoned.failed);
+        EXPECT_EQ(poisoned.tokens, clean.tokens);
+        EXPECT_EQ(poisoned.accepted, clean.accepted);
+        EXPECT_EQ(poisoned.drafted, clean.drafted);
       }
     }
 }
@@ -101,7 +102,7 @@ TEST(Poison, ChangesNothingOnTheReferenceBackend) {
 TEST(Poison, ChangesNothingOnAnyInstructionSetAndKvType) {
   int turn = 0;
   for (const std::string& isa : available_isas())
-    for (const char* kv : {"bf16", "f16", "f32", "q8_0", "fp8"}) {
+    for (const char* kv : kKvTypes) {
       SCOPED_TRACE(isa + " " + kv);
       const char* model = turn++ % 2 ? "qwen2-window" : "qwen3-untied";
       expect_no_effect({.model = tiny_path(model), .isa = isa, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
@@ -113,12 +114,11 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
   int turn = 0;
   for (const std::string& model : nsa_models())
     for (const char* device : {"reference", "cpu"}) {
-      static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32"};
       auto engine = load({.model = tiny_path(model), .device = device, .kv_dtype = kKvTypes[turn++ % 3], .context_len = 256});
       EngineParts& parts = engine->parts();
       auto request = ask(random_prompt(150, 256, 21), 40);
       for (size_t i = 100; i < 150; ++i) request.prompt[i] = request.prompt[i % 20];
-      request.speculation.proposer = "suffix", request.speculation.num_tokens = 5, request.speculation.tree_tokens = 6;
+      guess(request, "suffix", 5, 6);
       request.speculation.suffix_factor = 3;
       const auto tokens_of = [&](bool poisoned) {
         if (poisoned) poison_all(*parts.store), poison_all(*parts.compressed);
@@ -128,9 +128,8 @@ TEST(Poison, ChangesNothingForModelsWithNativelyTrainedSparseAttention) {
           const NsaShape& nsa = parts.model->shape().nsa;
           const int64_t pages = parts.compressed->num_pages / parts.options.max_num_seqs;
           Ints own(pages);
-          for (int64_t i = 0; i < pages; ++i) own[i] = int32_t(step->sequence().slot * pages + i);
-          parts.compressed->poison(
-              View<const int32_t, 1>(own.data(), own.size()), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);
+          std::iota(own.begin(), own.end(), int32_t(step->sequence().slot * pages));
+          parts.compressed->poison(view(own), nsa.rows_of(step->sequence().committed_len), pages * kPageLen);
         };
         if (poisoned) step->hot_loop().after_drafts = step->hot_loop().after_commit = poison;
         decode_to_the_end(*step);
@@ -153,8 +152,7 @@ TEST(Poison, OfAFinalEntryIsNoticed) {
 TEST(Poison, ChangesNothingForTheShippedModel) {
   auto engine = load({.model = wren_path(), .threads = 2, .context_len = 2560});
   auto request = ask(copying_prompt(engine->tokenizer(), 2048, 8), 60);
-  request.speculation.proposer = "self";
-  request.speculation.ratio = 0.02;
+  request.speculation.proposer = "self", request.speculation.ratio = 0.02;
   const Outcome clean = run(*engine, request, {}), poisoned = run(*engine, request, {true, true, true, true});
   EXPECT_FALSE(poisoned.failed);
   EXPECT_GT(clean.accepted, clean.drafted / 2);

@@ -68,9 +68,10 @@ TEST_F(Schemas, AreKeptByEveryProposerAndTheOutputIsThatOfPlainDecoding) {
       o.num_tokens = 2 + i % 5;
       o.ngram_min = 1, o.ngram_max = 2, o.suffix_factor = 3, o.ratio = 0.4;
       const auto run = generate(*engine, request);
-      ASSERT_EQ(run.text, plain.text) << what << " " << method.proposer;
-      ASSERT_EQ(run.tokens, plain.tokens) << what << " " << method.proposer;
-      ASSERT_EQ(run.finish, plain.finish) << what << " " << method.proposer;
+      SCOPED_TRACE(what + " " + method.proposer);
+      ASSERT_EQ(run.text, plain.text);
+      ASSERT_EQ(run.tokens, plain.tokens);
+      ASSERT_EQ(run.finish, plain.finish);
       drafted += run.drafted, accepted += run.accepted;
     }
   }

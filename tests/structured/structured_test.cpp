@@ -26,9 +26,9 @@ class Structured : public testing::Test {
     return out;
   }
   static int32_t id_of(const Engine& engine, const char* text) {
-    const auto ids = engine.tokenizer().encode(text, {.add_bos = false});
-    HUNCH_CHECK(ids.ok() && ids.value().size() == 1);
-    return ids.value()[0];
+    const auto ids = good(engine.tokenizer().encode(text, {.add_bos = false}));
+    HUNCH_CHECK(ids.size() == 1);
+    return ids[0];
   }
 };
 
@@ -63,7 +63,7 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
   for (const char* proposer : {"self", "ngram", "suffix", "auto"}) {
     auto asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
     const auto plain = generate_plain(*engine, asked);
-    asked.speculation.proposer = proposer, asked.speculation.num_tokens = 8;
+    guess(asked, proposer, 8);
     const auto run = generate(*engine, asked);
     EXPECT_EQ(run.text, "never in a hundred years");
     EXPECT_EQ(run.tokens, plain.tokens);
@@ -119,7 +119,8 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
   for (const char* proposer : {"none", "self", "ngram", "suffix"}) {
     auto dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
     dead.sampling.logit_bias = {{id_of(*engine, "X"), -100.0f}};
-    dead.speculation.proposer = proposer, dead.speculation.num_tokens = 5, dead.speculation.ngram_min = 1;
+    guess(dead, proposer, 5);
+    dead.speculation.ngram_min = 1;
     auto other = request(kKinds[1], 2);
     auto stream = engine->submit(dead), beside = engine->submit(other);
     ASSERT_TRUE(stream.ok() && beside.ok());
@@ -150,7 +151,7 @@ TEST_F(Structured, EndsWhereNothingElseIsPossible) {
       auto asked = request(grows, 1);
       asked.ignore_eos = ignore;
       if (!ignore) asked.sampling.min_tokens = 30;
-      asked.speculation.proposer = proposer, asked.speculation.num_tokens = 5;
+      guess(asked, proposer, 5);
       const auto run = generate(*engine, asked);
       EXPECT_EQ(run.text, "aaaaaaaaaaaa") << proposer << ignore;
       EXPECT_EQ(run.finish, FinishReason::Stop);
@@ -183,8 +184,7 @@ class Blind final : public Proposer {
  private:
   Dice dice_{5};
 };
-const Register<Proposer> blind{"blind", "tests: guesses that know no grammar",
-    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Blind); }};
+const Register<Proposer> blind{"blind", "tests: guesses that know no grammar", make_proposer<Blind>};
 
 TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
   auto engine = load(options());
@@ -192,7 +192,7 @@ TEST_F(Structured, WhatAGrammarRefusesIsNeverVerified) {
   for (int seed = 0; seed < 8; ++seed) {
     auto asked = request(kKinds[3], seed);
     const auto plain = generate_plain(*engine, asked);
-    asked.speculation.proposer = "blind", asked.speculation.num_tokens = 6;
+    guess(asked, "blind", 6);
     auto step = make_step(*engine, asked);
     step->hot_loop().after_drafts = [&](Running& who) {
       int place = GrammarMask::kCommitted;

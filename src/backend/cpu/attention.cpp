@@ -57,9 +57,7 @@ ScoreSink sink_of(const ScoreArgs& scores, int kv_head, int kv_heads, int group,
 }
 
 QueryRows query_rows(View<const float, 3> q, int64_t first_row, int64_t num_rows, int kv_head, int group, float scale) {
-  QueryRows rows;
-  rows.num_rows = int(num_rows), rows.group = group;
-  rows.q = &q(first_row, kv_head * group, 0);
+  QueryRows rows{.num_rows = int(num_rows), .group = group, .q = &q(first_row, kv_head * group, 0)};
   rows.row_stride = q.stride[0], rows.head_stride = q.stride[1];
   rows.scale = scale;
   return rows;
@@ -76,14 +74,9 @@ T* grow(Buffer& buffer, size_t count) {
 
 KeyPlane key_plane(const KvRef& kv, int layer, int kv_head) {
   const auto& store = static_cast<const CpuKvStore&>(*kv.store);
-  KeyPlane plane;
-  plane.first_chunk = store.plane(layer, kv_head);
-  plane.pages = kv.pages.data;
   HUNCH_DCHECK(kv.pages.stride[0] == 1);
-  plane.chunk_bytes = store.layout().chunk_bytes;
-  plane.head_dim = store.head_dim, plane.padded_dim = store.layout().padded_dim;
-  plane.scale = store.scale(layer);
-  return plane;
+  return {store.plane(layer, kv_head), kv.pages.data, store.layout().chunk_bytes, store.head_dim, store.layout().padded_dim,
+      store.scale(layer)};
 }
 
 void CpuAttention::plan(const AttentionArgs& args) {
@@ -95,8 +88,7 @@ void CpuAttention::plan(const AttentionArgs& args) {
     HUNCH_CHECK(group * kv_heads == args.q.extent[1] && args.q.extent[2] == run.kv.store->head_dim && args.scale > 0);
     const int64_t query_rows = run.num_rows * group, rows_per_item = std::max<int64_t>(1, kItemQueryRows / group);
     const int64_t row_items = (run.num_rows + rows_per_item - 1) / rows_per_item;
-    Unit unit;
-    unit.run = &run;
+    Unit unit{.run = &run};
     HUNCH_CHECK(first_allowed(run));
     if (!run.tree.parents.empty()) check_tree(run);
     const Range entries = entries_of(run);
@@ -210,8 +202,7 @@ size_t CpuAttention::attention(const AttentionArgs& args) {
   });
   // Runs cut by rows collect their scores in a second look: their rows lie in different items. Seldom: prompts are scored by a
   // row or two of their last chunk.
-  for (size_t i = 0; i < units_.size(); ++i) {
-    const Unit& unit = units_[i];
+  for (const Unit& unit : units_) {
     if (unit.rows_per_item == 0 || unit.first_head != 0 || unit.run->scores.metric == ScoreMetric::None) continue;
     const AttentionRun& run = *unit.run;
     score_rows(args.layer, args.scale, args.q.slice(run.first_row, run.num_rows), run.kv, run.scores);
@@ -268,18 +259,16 @@ void CpuAttention::store_kv(const StoreKvArgs& args) {
     const int64_t page = first_page + index % pages;
     const int64_t begin = std::max(page * kPageLen, args.first_entry),
                   end = std::min((page + 1) * kPageLen, args.first_entry + rows);
-    StoreItem item;
-    item.keys = key_plane(args.kv, args.layer, head);
-    item.k = &args.k(begin - args.first_entry, head, 0), item.v = &args.v(begin - args.first_entry, head, 0);
-    item.k_stride = args.k.stride[0], item.v_stride = args.v.stride[0];
-    item.num_rows = end - begin, item.first_entry = begin;
-    kernels_.store[type](item);
+    const int64_t row = begin - args.first_entry;
+    kernels_.store[type]({.keys = key_plane(args.kv, args.layer, head),
+        .k = &args.k(row, head, 0),
+        .v = &args.v(row, head, 0),
+        .k_stride = args.k.stride[0],
+        .v_stride = args.v.stride[0],
+        .num_rows = end - begin,
+        .first_entry = begin});
   };
-  if (rows * kv_heads * args.k.extent[2] <= kStoreAlone) {
-    for (int64_t index = 0; index < pages * kv_heads; ++index) store_page(index, 0);
-  } else {
-    threads_.run(pages * kv_heads, store_page);
-  }
+  threads_.run(pages * kv_heads, store_page, rows * kv_heads * args.k.extent[2] <= kStoreAlone);
 }
 
 }

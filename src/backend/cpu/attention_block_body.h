@@ -56,18 +56,18 @@ struct KvF8 : KvF32 {
   static constexpr float kUnit = 256;
   HUNCH_SIMD Line read(const std::byte* p) { return load_f8_nan(p); }
 };
+struct KvPairs : KvF32 {
+  static constexpr int kPerStep = 2, kKeyStep = 2, kFactorsPerStep = 2;
+  static constexpr int kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
+};
 #if HUNCH_LEVEL >= 4
 // Pairs multiplied as they are; the query and the weights are rounded to bf16.
-struct KvBf16 {
+struct KvBf16 : KvPairs {
   using Factor = uint16_t;
+  using Query = Factor;
   using Line = I32;
   using Wide = I32;
-  static constexpr int kPerStep = 2, kKeyStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
-  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
-  static constexpr bool kCodes = false, kWidened = false;
-  static constexpr float kUnit = 0;
-  using Query = Factor;
-  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
+  static constexpr bool kWidened = false;
   HUNCH_SIMD Line read(const std::byte* p) { return load_i32(p); }
   HUNCH_SIMD Wide widen(const Factor* f) {
     int32_t pair;
@@ -82,20 +82,12 @@ struct KvBf16 {
   HUNCH_SIMD void put(Factor* to, F32 a) { _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(a.v)); }
 };
 #else
-struct KvBf16 {
-  using Factor = float;
+struct KvBf16 : KvPairs {
   struct Line {
     F32 even, odd;
   };
-  struct Wide {
-    F32 even, odd;
-  };
-  static constexpr int kPerStep = 2, kKeyStep = 2, kFactorsPerStep = 2, kLineBytes = 64;
-  static constexpr int kLaneBytes = 4, kLaneDims = 2, kEntriesPerLine = 2, kElementBytes = 2;
-  static constexpr bool kCodes = false, kWidened = true;
-  static constexpr float kUnit = 0;
-  using Query = Factor;
-  static constexpr int64_t query_stride(int padded_dim) { return padded_dim; }
+  using Wide = Line;
+  static constexpr bool kWidened = true;
   HUNCH_SIMD Line read(const std::byte* p) {
     const I32 pair = load_i32(p);
     return {bf16_even(pair), bf16_odd(pair)};
@@ -103,8 +95,6 @@ struct KvBf16 {
   HUNCH_SIMD Wide widen(const Factor* f) { return {set1(f[0]), set1(f[1])}; }
   HUNCH_SIMD F32 add_product(F32 sum, Line line, Wide f) { return fma(line.odd, f.odd, fma(line.even, f.even, sum)); }
   HUNCH_SIMD Line keep(Line line, bool even, bool odd) { return {even ? line.even : zero(), odd ? line.odd : zero()}; }
-  HUNCH_SIMD void put(Factor* to, F32 a) { store(to, a); }
-  HUNCH_SIMD void put(Factor* to, F32 a, F32 b) { store(to, a), store(to + kLanes, b); }
 };
 #endif
 
@@ -231,18 +221,27 @@ void add_values(const std::byte* values, int padded_dim, const typename Kv::Fact
       values, padded_dim, weights, first, last, [=](int r) { return states + r * state_stride; }, ahead);
 }
 
+// A row's vectors of dimensions, as many at once as R rows leave registers for: step<V>(the first of V).
+template <int R, class Step>
+HUNCH_SIMD void each_vectors(int padded_dim, Step step) {
+  constexpr int kWide = wide_of(R);
+  const int vectors = padded_dim / kLanes;
+  int at = 0;
+  for (; vectors - at >= kWide; at += kWide) step.template operator()<kWide>(at);
+  if constexpr (kWide > 2) {
+    if (vectors - at == 3) step.template operator()<3>(at);
+    if (vectors - at == 2) step.template operator()<2>(at);
+  }
+  if (vectors - at == 1) step.template operator()<1>(at);
+}
+
 template <class Kv, int R>
 void add_values_all_dims(const std::byte* values, int padded_dim, const typename Kv::Factor* weights, int first, int last,
     float* states, int64_t state_stride, Ahead& ahead) {
-  constexpr int kWide = wide_of(R);
-  int left = padded_dim / kLanes;
-  for (; left >= kWide; left -= kWide, values += kWide * Kv::kLineBytes, states += kWide * kLanes)
-    add_values<Kv, R, kWide>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-  if constexpr (kWide > 2) {
-    if (left == 3) add_values<Kv, R, 3>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-    if (left == 2) add_values<Kv, R, 2>(values, padded_dim, weights, first, last, states, state_stride, ahead);
-  }
-  if (left == 1) add_values<Kv, R, 1>(values, padded_dim, weights, first, last, states, state_stride, ahead);
+  each_vectors<R>(padded_dim, [&]<int V>(int at) {
+    add_values<Kv, R, V>(
+        values + at * Kv::kLineBytes, padded_dim, weights, first, last, states + at * kLanes, state_stride, ahead);
+  });
 }
 
 // Query rows in tiles of kManyRows (if kMany), of kRowTile, and one of what is left: step<R>(its first row).

@@ -92,8 +92,7 @@ static void write_row(const AttendItem& item, int row, int head, const float* st
   float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
   float maximum = state[padded_dim], sum = state[padded_dim + 1];
   const F32 inverse = set1(close_sum(item, head, maximum, sum));
-  for (int d = 0; d < head_dim; d += kLanes)
-    store_first(out + d, load(state + d) * inverse, head_dim - d < kLanes ? head_dim - d : kLanes);
+  for (int d = 0; d < head_dim; d += kLanes) store_first(out + d, load(state + d) * inverse, head_dim - d);
   if (!item.lse) return;
   alignas(64) float lse[kLanes];
   store(lse, fma(set1(maximum), set1(kLn2), log(set1(sum))));
@@ -105,8 +104,7 @@ static void write_nothing(const AttendItem& item, int row) {
   for (int head = 0; head < item.rows.group; ++head) {
     float* out = item.out + row * item.out_row_stride + head * item.out_head_stride;
     for (int d = 0; d < item.keys.head_dim; ++d) out[d] = 0;
-    if (item.lse)
-      item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = item.sinks ? item.sinks[head] : -__builtin_inff();
+    if (item.lse) item.lse[row * item.lse_row_stride + head * item.lse_head_stride] = item.sinks ? item.sinks[head] : -kInf;
   }
 }
 
@@ -129,7 +127,7 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
     if constexpr (Kv::kCodes) factors[t] = load(value_scales + t * kLanes);
   }
   if (first != 0 || last != kBlockLen) {
-    const F32 never = set1(-__builtin_inff());
+    const F32 never = set1(-kInf);
 #pragma GCC unroll 4
     for (int t = 0; t < kKeyTiles; ++t) {
       const uint32_t seen = bits(first_lanes(last - t * kLanes)) & ~bits(first_lanes(first - t * kLanes));
@@ -145,7 +143,7 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   if (grows) {  // seldom after the first block: one rescale of everything so far
     const float grown = max_of(block_max);
     const F32 factor = exp2_nonpositive(set1(m * scale2 - grown * scale2));
-    if (m != -__builtin_inff()) {
+    if (m != -kInf) {
       sums = sums * factor;
       for (int d = 0; d < padded_dim; d += kLanes) store(state + d, load(state + d) * factor);
     }
@@ -274,7 +272,7 @@ void attend(const AttendItem& item) {
       for (int i = row * group; i < (row + 1) * group; ++i) {
         for (int d = 0; d < padded_dim; d += kLanes) store(states + i * stride + d, zero());
         store(scratch.lane_sums + i * kLanes, zero());
-        scratch.maximum[i] = -__builtin_inff();
+        scratch.maximum[i] = -kInf;
         scratch.score_factor[i] = 0;
       }
     }
@@ -388,23 +386,17 @@ void score(const AttendItem& item) {
   }
 }
 
+template <class Kv>
+static constexpr void add_type(AttentionKernels& table, DType type, void (*store)(const StoreItem&)) {
+  table.attend[int(type)] = attend<Kv>, table.score[int(type)] = score<Kv>, table.store[int(type)] = store;
+}
 static constexpr AttentionKernels attention_kernels() {
   AttentionKernels table;
-  table.attend[int(DType::F32)] = attend<KvF32>;
-  table.attend[int(DType::F16)] = attend<KvF16>;
-  table.attend[int(DType::BF16)] = attend<KvBf16>;
-  table.attend[int(DType::Q8_0)] = attend<KvCodes>;
-  table.attend[int(DType::F8_E4M3)] = attend<KvF8>;
-  table.score[int(DType::F32)] = score<KvF32>;
-  table.score[int(DType::F16)] = score<KvF16>;
-  table.score[int(DType::BF16)] = score<KvBf16>;
-  table.score[int(DType::Q8_0)] = score<KvCodes>;
-  table.score[int(DType::F8_E4M3)] = score<KvF8>;
-  table.store[int(DType::F32)] = store_rows<RowF32>;
-  table.store[int(DType::F16)] = store_rows<RowF16>;
-  table.store[int(DType::BF16)] = store_rows<RowBf16>;
-  table.store[int(DType::Q8_0)] = store_code_rows;
-  table.store[int(DType::F8_E4M3)] = store_f8_rows;
+  add_type<KvF32>(table, DType::F32, store_rows<RowF32>);
+  add_type<KvF16>(table, DType::F16, store_rows<RowF16>);
+  add_type<KvBf16>(table, DType::BF16, store_rows<RowBf16>);
+  add_type<KvCodes>(table, DType::Q8_0, store_code_rows);
+  add_type<KvF8>(table, DType::F8_E4M3, store_f8_rows);
   table.merge = merge;
   table.combine_rows = combine_rows;
   table.prefers_bf16 = HUNCH_LEVEL >= 3;

@@ -13,8 +13,6 @@ namespace hunch::HUNCH_ISA {
 
 inline constexpr int kKeyBias = 128;
 
-HUNCH_SIMD F32 load_row(const float* p, int left) { return left >= kLanes ? load(p) : load_first(p, left, zero()); }
-
 // Scales of a K or V block: behind its codes.
 HUNCH_SIMD float* scales_of(std::byte* block, int padded_dim) {
   return reinterpret_cast<float*>(block + size_t(kBlockLen) * padded_dim);
@@ -184,15 +182,10 @@ void add_value_codes(const std::byte* values, int padded_dim, const int16_t* wei
 template <int R>
 void add_value_codes_all_dims(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int begin,
     int end, float* states, int64_t state_stride, Ahead& ahead) {
-  constexpr int kWide = wide_of(R);
-  int left = padded_dim / kLanes;
-  for (; left >= kWide; left -= kWide, values += kWide * 2 * kLanes, states += kWide * kLanes)
-    add_value_codes<R, kWide>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-  if constexpr (kWide > 2) {
-    if (left == 3) add_value_codes<R, 3>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-    if (left == 2) add_value_codes<R, 2>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
-  }
-  if (left == 1) add_value_codes<R, 1>(values, padded_dim, weights, units, begin, end, states, state_stride, ahead);
+  each_vectors<R>(padded_dim, [&]<int V>(int at) {
+    add_value_codes<R, V>(
+        values + at * 2 * kLanes, padded_dim, weights, units, begin, end, states + at * kLanes, state_stride, ahead);
+  });
 }
 
 static void value_code_rows(const std::byte* values, int padded_dim, const int16_t* weights, const float* units, int rows,

@@ -15,7 +15,7 @@ AttendRequest chunk_from(const KvShape& shape, int64_t begin, int64_t rows, int6
 AttendRequest tree_from(const KvShape& shape, int64_t root, int64_t first, int window = 0) {
   AttendRequest request = chunk_from(shape, root, 9, first, window);
   request.parents = {-1, 0, 1, 1, 0, 4, 2, 6, 5}, request.tree_entry = root;
-  const std::vector<int32_t> depths = {0, 1, 2, 2, 1, 2, 3, 4, 3};
+  const Ints depths = {0, 1, 2, 2, 1, 2, 3, 4, 3};
   for (size_t x = 0; x < depths.size(); ++x) request.last[x] = int32_t(root) + depths[x];
   return request;
 }
@@ -57,8 +57,7 @@ TEST(CpuFirstEntry, HasTheBitsOfAWindowThatBeginsThere) {
         poisoned.store->poison(poisoned.pages(), 0, first);
         const AttendResult a = attend_one(*backend, numbers, chunk_from(shape, last, 1, 0, int(last - first + 1)));
         const AttendResult b = attend_one(*backend, poisoned, chunk_from(shape, last, 1, first));
-        ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-            << isa << " " << shape.name() << " from " << first << " to " << last;
+        ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " from " << first << " to " << last;
       }
 }
 
@@ -70,14 +69,13 @@ TEST(CpuFirstEntry, GivesARowTheSameBitsAloneAndAmongOthers) {
       const AttendRequest all = chunk_from(shape, 985, 90, first);
       const KvCase kv(*one_thread, shape, 1080), other(*one_thread, shape, 500, 7);
       kv.store->poison(kv.pages(), 0, first);
-      const size_t width = shape.width(), heads = shape.heads();
       const AttendResult together = attend_one(*three_threads, kv, all);
       const auto beside = attend_together(*one_thread, {&other, &kv}, {chunk(shape, 400, 30), all});
-      EXPECT_TRUE(same_bits(together.out, beside[1].out) && same_bits(together.lse, beside[1].lse)) << isa;
+      EXPECT_TRUE(same_bits(together, beside[1])) << isa;
       for (int64_t r = 0; r < 90; r += 1 + r % 7) {
         const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
-        ASSERT_TRUE(same_bits(row.out.data(), together.out.data() + size_t(r) * width, width)) << isa << " row " << r;
-        ASSERT_TRUE(same_bits(row.lse.data(), together.lse.data() + size_t(r) * heads, heads)) << isa << " row " << r;
+        ASSERT_TRUE(stands_at(row.out, together.out, r * shape.width())) << isa << " row " << r;
+        ASSERT_TRUE(stands_at(row.lse, together.lse, r * shape.heads())) << isa << " row " << r;
       }
     }
 }
@@ -101,8 +99,7 @@ TEST(CpuFirstEntry, GivesARowOfATreeTheBitsOfItsTokensInAChain) {
           AttendRequest row = rows_of(tree, path[d], 1, shape);
           row.parents.clear(), row.tree_first = 0, row.tree_entry = 0;
           const AttendResult alone = attend_one(*backend, chain_kv, row);
-          const size_t width = alone.out.size();
-          ASSERT_TRUE(same_bits(alone.out.data(), whole.out.data() + size_t(path[d]) * width, width))
+          ASSERT_TRUE(stands_at(alone.out, whole.out, path[d] * shape.width()))
               << isa << " " << shape.name() << " root " << root << " from " << first << " depth " << d;
         }
       }

@@ -58,11 +58,10 @@ TEST(CpuAttention, ASinkTakesItsShareOfTheWeight) {
     request.sinks = {plain.lse[0] - 1, plain.lse[1] + 2, 1e4f};
     const AttendResult with = attend_one(*backend, kv, request);
     for (size_t head = 0; head < 3; ++head) {
-      const double share = 1 / (1 + std::exp(double(request.sinks[head]) - double(plain.lse[head])));
+      const double sink = request.sinks[head], own = plain.lse[head], share = 1 / (1 + std::exp(sink - own));
       for (size_t d = 0; d < 16; ++d)
         EXPECT_NEAR(with.out[head * 16 + d], share * double(plain.out[head * 16 + d]), 2e-6) << isa << " head " << head;
-      const double lse = std::max(double(request.sinks[head]), double(plain.lse[head])) +
-          std::log1p(std::exp(-std::abs(double(request.sinks[head]) - double(plain.lse[head]))));
+      const double lse = std::max(sink, own) + std::log1p(std::exp(-std::abs(sink - own)));
       EXPECT_NEAR(with.lse[head], lse, 1e-6 * (1 + std::abs(lse))) << isa;
     }
     request.first = 5;  // nothing is left to read
@@ -88,7 +87,7 @@ TEST(CpuAttention, NeverOverflowsWithTheWidestHeadsOfCodes) {
         const auto cpu = make_cpu(isa);
         const KvShape shape{DType::Q8_0, 1, 1, dim};
         const KvCase expected_kv(reference, shape, 70), kv(*cpu, shape, 70);
-        const std::vector<float> ones(70 * dim, 1.0f);
+        const Floats ones(70 * dim, 1.0f);
         const View<const float, 3> rows(ones.data(), 70, 1, dim);
         reference.store_kv({0, rows, rows, expected_kv.ref(), 0});
         cpu->store_kv({0, rows, rows, kv.ref(), 0});
@@ -109,25 +108,22 @@ TEST(CpuAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
       const int64_t len = 1080, first = 990;  // rows on both sides of a split's end
       const KvCase kv(*one_thread, shape, len);
       const AttendRequest all = chunk(shape, first, len - first, 3, window);
-      const size_t width = shape.width(), heads = shape.heads();
-      std::vector<float> alone, alone_lse;
+      AttendResult alone;
       for (int64_t r = 0; r < len - first; ++r) {
         const AttendResult row = attend_one(*one_thread, kv, rows_of(all, r, 1, shape));
-        alone.insert(alone.end(), row.out.begin(), row.out.end());
-        alone_lse.insert(alone_lse.end(), row.lse.begin(), row.lse.end());
+        append(alone.out, row.out), append(alone.lse, row.lse);
       }
       const std::pair<Backend*, std::vector<int64_t>> passes[] = {
           {one_thread.get(), {2, 3, 4, 5, 8, 16, 33, 64}}, {two_threads.get(), {8, 32, 90}}, {three_threads.get(), {50, 90}}};
       for (const auto& [backend, sizes] : passes)
-        for (int64_t size : sizes) {
+        for (int64_t size : sizes)
           for (int64_t r = 0; r < len - first; r += size) {
             const int64_t rows = std::min(size, len - first - r);
             const AttendResult part = attend_one(*backend, kv, rows_of(all, r, rows, shape));
-            ASSERT_TRUE(same_bits(part.out.data(), alone.data() + size_t(r) * width, part.out.size()))
+            ASSERT_TRUE(stands_at(part.out, alone.out, r * shape.width()))
                 << isa << " " << shape.name() << " chunks of " << size << " at row " << r << " window " << window;
-            ASSERT_TRUE(same_bits(part.lse.data(), alone_lse.data() + size_t(r) * heads, part.lse.size()));
+            ASSERT_TRUE(stands_at(part.lse, alone.lse, r * shape.heads()));
           }
-        }
     }
 }
 
@@ -140,8 +136,7 @@ TEST(CpuAttention, GivesARowTheSameBitsBesideOtherSequences) {
     const auto together = attend_together(*backend, {&a, &b, &c}, {ra, rb, rc});
     EXPECT_TRUE(same_bits(together[0].out, attend_one(*backend, a, ra).out)) << isa;
     EXPECT_TRUE(same_bits(together[1].out, attend_one(*backend, b, rb).out)) << isa;
-    EXPECT_TRUE(same_bits(together[2].out, attend_one(*backend, c, rc).out)) << isa;
-    EXPECT_TRUE(same_bits(together[2].lse, attend_one(*backend, c, rc).lse)) << isa;
+    EXPECT_TRUE(same_bits(together[2], attend_one(*backend, c, rc))) << isa;
   }
 }
 
@@ -153,7 +148,7 @@ TEST(CpuAttention, GivesTheSameBitsWithAnotherPageTable) {
     KvCase straight(*backend, shape, 700, 1);
     std::ranges::sort(straight.table);
     for (int64_t e = 0; e < 700; ++e) {
-      std::vector<float> k(64), v(64);
+      Floats k(64), v(64);
       shuffled.store->read(0, 0, shuffled.pages(), e, k.data(), v.data());
       backend->store_kv({0, view(k, 1, 1, 64), view(v, 1, 1, 64), straight.ref(), e});
     }
@@ -175,8 +170,7 @@ TEST(CpuAttention, NeverLetsAMaskedEntryChangeABit) {
         if (window) poisoned.store->poison(poisoned.pages(), 0, std::max<int64_t>(0, last + 1 - window));
         const AttendResult a = attend_one(*backend, numbers, request), b = attend_one(*backend, poisoned, request);
         ASSERT_FALSE(std::isnan(a.out[0]) || std::isnan(a.lse[0]));
-        ASSERT_TRUE(same_bits(a.out, b.out) && same_bits(a.lse, b.lse))
-            << isa << " " << shape.name() << " last " << last << " window " << window;
+        ASSERT_TRUE(same_bits(a, b)) << isa << " " << shape.name() << " last " << last << " window " << window;
       }
 }
 
@@ -245,8 +239,8 @@ TEST(CpuKvStore, ReadsBackWhatTheReferenceRounds) {
 }
 
 TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
-  const float inf = INFINITY, nan = NAN;
-  const std::vector<std::vector<float>> rows = {{0, 0, 0}, {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f},
+  constexpr float inf = INFINITY, nan = NAN;
+  const std::vector<Floats> rows = {{0, 0, 0}, {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f},
       {3e38f, -1e38f, 2.5f}, {1, inf, 2}, {nan, 1, 2}, {127, -0.5f, 1.5f}};
   ReferenceBackend reference;
   for (const std::string& isa : available_isas()) {
@@ -267,8 +261,8 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
 
 // Ties, the least steps, the greatest code and what lies past it, and NaN; attention sees it too.
 TEST(CpuKvStore, RoundsToFp8AsTheReference) {
-  const float inf = INFINITY, nan = NAN;
-  std::vector<float> values = {
+  constexpr float inf = INFINITY, nan = NAN;
+  Floats values = {
       0, -0.0f, 0x1p-10f, 0x1.000002p-10f, 0x1.8p-9f, -0x1p-9f, 448, 463, 464, 465, 1e30f, inf, -inf, 1e-40f, nan, -nan};
   for (int code = 0; code < 127; ++code) {  // every value, the middles between them and their neighbours
     const float x = f8_to_f32(uint8_t(code)), middle = code < 126 ? (x + f8_to_f32(uint8_t(code + 1))) / 2 : x;
@@ -282,7 +276,7 @@ TEST(CpuKvStore, RoundsToFp8AsTheReference) {
     const KvShape shape{DType::F8_E4M3, 1, 1, int(dim)};
     const KvCase expected(reference, shape, 0), got(*cpu, shape, 0);
     for (const float scale : {1.0f, kTestScales[0].k, kTestScales[0].v}) {
-      std::vector<float> scaled = values;
+      Floats scaled = values;
       for (float& x : scaled) x *= scale;
       const View<const float, 3> all(scaled.data(), rows, 1, dim);
       reference.store_kv({0, all, all, expected.ref(), 0}), cpu->store_kv({0, all, all, got.ref(), 0});
@@ -307,9 +301,8 @@ TEST(CpuKvStore, StoresRowsOneByOneAsTogether) {
     single.store = cpu->make_kv_store(geometry_of(shape), 5);
     single.table = {4, 1, 3};
     const auto k = random_floats(130 * 20, 5), v = random_floats(130 * 20, 6);
-    for (int64_t e = 129; e >= 0; --e)
-      cpu->store_kv({0, View<const float, 3>(k.data() + e * 20, 1, 1, 20), View<const float, 3>(v.data() + e * 20, 1, 1, 20),
-          single.ref(), e});
+    const auto row = [](const Floats& all, int64_t e) { return View<const float, 3>(&all[e * 20], 1, 1, 20); };
+    for (int64_t e = 129; e >= 0; --e) cpu->store_kv({0, row(k, e), row(v, e), single.ref(), e});
     expect_entries(single, 0, 130, together, isa);
   }
 }

@@ -16,7 +16,7 @@ AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tre
 
 struct TreeCase {
   KvShape shape;
-  std::vector<int32_t> parents;
+  Ints parents;
   int64_t first_entry = 0;
   int window = 0, threads = 1;
 };
@@ -30,17 +30,17 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   const AttendRequest request = tree_request(c.shape, c.parents, c.first_entry, c.window);
   const AttendResult whole = attend_one(*backend, kv, request);
   const size_t width = c.shape.width(), heads = c.shape.heads();
-  const std::string what = isa + " " + c.shape.name() + " rows " + std::to_string(rows) + " at " + std::to_string(c.first_entry) +
-      " window " + std::to_string(c.window) + " threads " + std::to_string(c.threads);
+  SCOPED_TRACE(
+      fmt::format("{} {} rows {} at {} window {} threads {}", isa, c.shape.name(), rows, c.first_entry, c.window, c.threads));
   for (int x = 0; x < rows; ++x) {
     if (std::ranges::find(c.parents, x) != c.parents.end()) continue;  // a leaf's chain holds its ancestors
     const auto path = path_to(c.parents, x);
     const AttendResult expected = chain_result(*backend, chain, request, path);
     for (size_t d = 0; d < path.size(); ++d) {
       const size_t row = path[d];
-      ASSERT_FALSE(std::isnan(whole.out[row * width])) << what << " row " << row;
-      ASSERT_TRUE(same_bits(&whole.out[row * width], &expected.out[d * width], width)) << what << " row " << row;
-      ASSERT_TRUE(same_bits(&whole.lse[row * heads], &expected.lse[d * heads], heads)) << what << " row " << row;
+      ASSERT_FALSE(std::isnan(whole.out[row * width])) << "row " << row;
+      ASSERT_TRUE(same_bits(&whole.out[row * width], &expected.out[d * width], width)) << "row " << row;
+      ASSERT_TRUE(same_bits(&whole.lse[row * heads], &expected.lse[d * heads], heads)) << "row " << row;
     }
   }
   // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
@@ -50,7 +50,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
     if (std::ranges::find(path, other) == path.end())
       kv.store->poison(kv.pages(), c.first_entry + other, c.first_entry + other + 1);
   const AttendResult part = attend_one(*backend, kv, rows_of(request, x, 1, c.shape));
-  ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
+  ASSERT_TRUE(stands_at(part.out, whole.out, x * c.shape.width())) << "alone";
 }
 
 TEST(CpuTree, GivesARowTheBitsOfItsTokensInAChain) {

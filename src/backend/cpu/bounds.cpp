@@ -53,20 +53,12 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
   const auto bound_chunk = [&](int64_t index, int) {
     const int head = int(index / chunks);
     const int64_t chunk = first_chunk + index % chunks;
-    BoundsItem item;
-    item.from = key_plane(args.from, args.layer, head);
-    item.to = key_plane(args.to, args.layer, head);
-    item.page_len = args.page_len, item.means = args.means;
-    item.first_page = std::max(args.first_page, chunk * kPageLen);
-    item.last_page = std::min(args.last_page, (chunk + 1) * kPageLen);
+    const BoundsItem item{key_plane(args.from, args.layer, head), key_plane(args.to, args.layer, head), args.page_len,
+        std::max(args.first_page, chunk * kPageLen), std::min(args.last_page, (chunk + 1) * kPageLen), args.means};
     if (from.dtype == DType::Q8_0 || from.dtype == DType::F8_E4M3) bound_codes(args, head, item.first_page, item.last_page);
     else kernels.bound[int(from.dtype)](item);
   };
-  if (args.last_page - args.first_page <= 4) {  // a round's few: done before a fork and join would be
-    for (int64_t index = 0; index < chunks * from.kv_heads; ++index) bound_chunk(index, 0);
-  } else {
-    threads.run(chunks * from.kv_heads, bound_chunk);
-  }
+  threads.run(chunks * from.kv_heads, bound_chunk, args.last_page - args.first_page <= 4);  // a round's few
   return size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.head_dim * dtype_bytes(from.dtype, 1);
 }
 

@@ -5,34 +5,34 @@
 
 namespace hunch::HUNCH_ISA {
 
-// Lines of a K tile as fp32, 16 keys each: kDims dimensions from line `line` on.
-struct BoundsF32 {
+// A line of a tile of K, or of a row of V: 16 lanes of fp32 for each of its kDims dimensions (entries).
+struct WideF32 {
   using Bits = float;
   static constexpr int kDims = 1;
-  HUNCH_SIMD void load_line(const Bits* tile, int line, F32 (&x)[kDims]) { x[0] = load(tile + line * kLanes); }
+  HUNCH_SIMD void read(const void* line, F32 (&x)[kDims]) { x[0] = load(static_cast<const float*>(line)); }
   HUNCH_SIMD Bits bits_of_value(float a) { return a; }
 };
-struct BoundsF16 {
+struct WideF16 {
   using Bits = uint16_t;
   static constexpr int kDims = 1;
-  HUNCH_SIMD void load_line(const Bits* tile, int line, F32 (&x)[kDims]) { x[0] = load_f16(tile + line * kLanes); }
+  HUNCH_SIMD void read(const void* line, F32 (&x)[kDims]) { x[0] = load_f16(static_cast<const uint16_t*>(line)); }
   HUNCH_SIMD Bits bits_of_value(float a) { return f32_to_f16(a); }
 };
-struct BoundsBf16 {
+struct WideBf16 {
   using Bits = uint16_t;
   static constexpr int kDims = 2;
-  HUNCH_SIMD void load_line(const Bits* tile, int line, F32 (&x)[kDims]) {
-    const I32 pair = load_i32(tile + line * 2 * kLanes);
+  HUNCH_SIMD void read(const void* line, F32 (&x)[kDims]) {
+    const I32 pair = load_i32(line);
     x[0] = bf16_even(pair), x[1] = bf16_odd(pair);
   }
   HUNCH_SIMD Bits bits_of_value(float a) { return f32_to_bf16(a); }
 };
 
-template <class Kv>
+template <class Wide>
 void bound_pages(const BoundsItem& item) {
-  using Bits = typename Kv::Bits;
-  constexpr int kDims = Kv::kDims;
-  const F32 never = set1(-__builtin_inff());
+  using Bits = typename Wide::Bits;
+  constexpr int kDims = Wide::kDims;
+  const F32 never = set1(-kInf);
   const int dim = item.from.head_dim, from_dim = item.from.padded_dim, to_dim = item.to.padded_dim;
   for (int64_t page = item.first_page; page < item.last_page; ++page) {
     const int e = int(page % kBlockLen), lane = e % kLanes;
@@ -47,7 +47,7 @@ void bound_pages(const BoundsItem& item) {
             reinterpret_cast<const Bits*>(chunk_at(item.from, at / kBlockLen)) + at % kBlockLen / kLanes * kLanes * from_dim;
         const uint32_t in_page = bits(first_lanes(int(end - at))) & ~bits(first_lanes(int(first - at)));
         F32 x[kDims];
-        Kv::load_line(tile, line, x);
+        Wide::read(tile + line * kDims * kLanes, x);
         for (int i = 0; i < kDims; ++i) {
           if (item.means) {
             sums[i] = sums[i] + select(mask_of(in_page), x[i], zero());
@@ -58,8 +58,8 @@ void bound_pages(const BoundsItem& item) {
         }
       }
       for (int i = 0; i < kDims && line * kDims + i < dim; ++i) {
-        put(line * kDims + i, Kv::bits_of_value(item.means ? sum(sums[i]) / float(item.page_len) : max_of(greatest[i])));
-        if (!item.means) put(dim + line * kDims + i, Kv::bits_of_value(-max_of(least[i])));
+        put(line * kDims + i, Wide::bits_of_value(item.means ? sum(sums[i]) / float(item.page_len) : max_of(greatest[i])));
+        if (!item.means) put(dim + line * kDims + i, Wide::bits_of_value(-max_of(least[i])));
       }
     }
     for (int d = item.to.head_dim; d < to_dim; ++d) put(d, Bits(0));  // K padding is zero
@@ -68,9 +68,9 @@ void bound_pages(const BoundsItem& item) {
 
 static constexpr BoundsKernels bounds_kernels() {
   BoundsKernels table;
-  table.bound[int(DType::F32)] = bound_pages<BoundsF32>;
-  table.bound[int(DType::F16)] = bound_pages<BoundsF16>;
-  table.bound[int(DType::BF16)] = bound_pages<BoundsBf16>;
+  table.bound[int(DType::F32)] = bound_pages<WideF32>;
+  table.bound[int(DType::F16)] = bound_pages<WideF16>;
+  table.bound[int(DType::BF16)] = bound_pages<WideBf16>;
   return table;
 }
 

@@ -16,7 +16,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{0, middle}, {middle, pages}})
     backend.page_bounds(
         {.layer = 1, .from = from.ref(), .to = to.ref(), .page_len = page_len, .first_page = first, .last_page = last});
-  std::vector<float> k(dim), v(k), greatest, least, bounds(2 * dim), unused(bounds);
+  Floats k(dim), v(k), greatest, least, bounds(2 * dim), unused(bounds);
   for (int head = 0; head < shape.kv_heads; ++head)
     for (int64_t page = 0; page < pages; ++page) {
       for (int64_t e = page * page_len; e < (page + 1) * page_len; ++e) {
@@ -25,7 +25,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
         for (size_t d = 0; d < size_t(dim); ++d) greatest[d] = std::max(greatest[d], k[d]), least[d] = std::min(least[d], k[d]);
       }
       to.store->read(1, head, to.pages(), page, bounds.data(), unused.data());
-      greatest.insert(greatest.end(), least.begin(), least.end());
+      append(greatest, least);
       if (shape.dtype == DType::Q8_0)
         for (float& x : greatest) x = bf16_to_f32(f32_to_bf16(x));
       ASSERT_TRUE(same_bits(bounds, greatest)) << what << " " << shape.name() << " pages of " << page_len << ", page " << page;
@@ -53,7 +53,7 @@ TEST(PageBounds, OrTheMeansOfEachPage) {
         const int64_t pages = 700 / page_len;
         backend->page_bounds(
             {.layer = 1, .from = from.ref(), .to = to.ref(), .page_len = page_len, .last_page = pages, .means = true});
-        std::vector<float> k(40), v(k), mean(k);
+        Floats k(40), v(k), mean(k);
         for (int head = 0; head < 2; ++head)
           for (int64_t page = 0; page < pages; ++page) {
             std::vector<double> sums(40);
@@ -78,7 +78,7 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
     KvCase to(*cpu, {DType::F32, 2, 1, 64, 1}, 0, 4);
     cpu->page_bounds({.from = from.ref(), .to = to.ref(), .page_len = 16, .first_page = 0, .last_page = 20});
     const auto q = random_queries(shape, 1, 7);
-    std::vector<float> wide;
+    Floats wide;
     for (int head = 0; head < 2; ++head)
       for (int part = 0; part < 2; ++part)
         for (int d = 0; d < 32; ++d) {
@@ -86,7 +86,7 @@ TEST(PageBounds, BoundTheProductsOfTheirKeys) {
           wide.push_back(part == 0 ? std::max(x, 0.0f) : std::min(x, 0.0f));
         }
     const uint8_t used = 1;
-    std::vector<float> bounds(2 * 20), products(2 * 320);
+    Floats bounds(2 * 20), products(2 * 320);
     ScoreArgs args{.metric = ScoreMetric::Logit, .row_used = View<const uint8_t, 1>(&used, 1), .prefix_len = 20};
     args.out = view(bounds, 2, 20);
     cpu->score_keys({.scale = 1, .q = view(wide, 1, 2, 64), .kv = to.ref(), .scores = args});

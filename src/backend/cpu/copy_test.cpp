@@ -8,7 +8,7 @@ namespace hunch {
 namespace {
 
 // Columns [first, first + count) of rows that lie `stride` apart.
-View<float, 2> columns(std::vector<float>& values, int64_t stride, int64_t first, int64_t count) {
+View<float, 2> columns(Floats& values, int64_t stride, int64_t first, int64_t count) {
   return test::strided(values.data() + first, std::ssize(values) / stride, count, stride);
 }
 
@@ -19,7 +19,7 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
   const auto backend = make_backend(GetParam(), 2);
   for (const int64_t rows : {1, 3, 40})
     for (const int64_t n : {1, 7, 64, 130}) {
-      std::vector<float> a(rows * n), b(size_t(rows * (n + 2))), one(n), out(rows * (3 * n + 1), -5.0f);
+      Floats a(rows * n), b(size_t(rows * (n + 2))), one(n), out(rows * (3 * n + 1), -5.0f);
       std::iota(a.begin(), a.end(), 1.0f), std::iota(b.begin(), b.end(), 20000.0f), std::iota(one.begin(), one.end(), 40000.0f);
       const int64_t width = 3 * n + 1;
       backend->copy_rows({view(a, rows, n), columns(out, width, 0, n)});
@@ -38,12 +38,12 @@ TEST_P(Copies, PutRowsSideBySideInWiderRows) {
 
 TEST_P(Copies, TakeTheRowsAndTokensThatAnIndexNames) {
   const auto backend = make_backend(GetParam(), 2);
-  std::vector<float> from(21), out(16, -5.0f);
+  Floats from(21), out(16, -5.0f);
   std::iota(from.begin(), from.end(), 1.0f);
   const Ints index{4, 0, 4, 6}, tokens{7, 8, 9, -1};
   const Buffer there = backend->constant_ids(index), ids = backend->constant_ids(tokens);
   backend->copy_rows({view(from, 7, 3), columns(out, 4, 0, 3), there.view<const int32_t>(4)});
-  EXPECT_EQ(out, (std::vector<float>{13, 14, 15, -5, 1, 2, 3, -5, 13, 14, 15, -5, 19, 20, 21, -5}));
+  EXPECT_EQ(out, (Floats{13, 14, 15, -5, 1, 2, 3, -5, 13, 14, 15, -5, 19, 20, 21, -5}));
   Ints to(3);
   backend->copy_tokens({ids.view<const int32_t>(4), view(to, 3), Ints{3, 1, 1}});
   EXPECT_EQ(to, (Ints{-1, 8, 8}));
@@ -56,21 +56,21 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
     for (const int64_t rows : {1, 5}) {
       const int64_t n = std::ssize(ids);
       const Buffer map = backend->constant_ids(ids);
-      std::vector<float> from(rows * (n + 1)), out(rows * 12, -5.0f);
+      Floats from(rows * (n + 1)), out(rows * 12, -5.0f);
       std::iota(from.begin(), from.end(), 1.0f);
       backend->scatter_columns({columns(from, n + 1, 0, n), map.view<const int32_t>(n), columns(out, 12, 0, 10)});
       for (int64_t r = 0; r < rows; ++r) {
-        std::vector<float> expected(12, -5.0f);  // what the map does not name stays
+        Floats expected(12, -5.0f);  // what the map does not name stays
         for (int64_t i = 0; i < n; ++i)
           if (ids[i] >= 0) expected[ids[i]] = from[r * (n + 1) + i];
-        ASSERT_EQ(std::vector<float>(out.begin() + r * 12, out.begin() + (r + 1) * 12), expected) << n << " columns, row " << r;
+        ASSERT_EQ(test::part_of(out, r * 12, 12), expected) << n << " columns, row " << r;
       }
     }
 }
 
 TEST(CopiesDeathTest, RefuseAMapThatLeavesTheRow) {
   ReferenceBackend backend;
-  std::vector<float> from(2), out(4);
+  Floats from(2), out(4);
   for (const Ints& ids : {Ints{1, 4}, {-2, 0}})
     EXPECT_DEATH(backend.scatter_columns({view(from, 1, 2), view(ids, 2), view(out, 1, 4)}), "map");
 }

@@ -2,23 +2,12 @@
 // the ascending order of ids: so a row's sum does not depend on the rows beside it.
 #include "backend/cpu/experts.h"
 
-#include <cstring>
-
 #include "backend/cpu/rows.h"
 
 namespace hunch {
 namespace {
 
 constexpr int64_t kAlone = 16;  // rows that the caller copies or adds faster than a fork and join takes
-
-template <class F>
-void each(Threads& threads, int64_t rows, F&& fn) {
-  if (rows <= kAlone) {
-    for (int64_t r = 0; r < rows; ++r) fn(r, 0);
-  } else {
-    threads.run(rows, fn);
-  }
-}
 
 }
 
@@ -51,8 +40,8 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
     if (rows == 0) continue;
     View<const float, 2> x = args.x.slice(pairs[0].row, 1);  // one row is multiplied where it lies
     if (rows > 1) {
-      each(threads_, rows,
-          [&](int64_t i, int) { std::memcpy(&args.gathered(i, 0), &args.x(pairs[i].row, 0), hidden * sizeof(float)); });
+      const auto gather = [&](int64_t i, int) { std::copy_n(&args.x(pairs[i].row, 0), hidden, &args.gathered(i, 0)); };
+      threads_.run(rows, gather, rows <= kAlone);
       x = args.gathered.slice(0, rows);
     }
     const auto gate = args.gate.slice(0, rows), up = args.up.slice(0, rows), product = args.product.slice(0, rows);
@@ -62,12 +51,13 @@ CpuExperts::Read CpuExperts::experts(const ExpertsArgs& args) {
     gate_rows(threads_, kernels_, {.gate = gate, .up = up, .out = gate, .clamp = args.clamp});
     const Product down[] = {{expert.down, expert.down_bias, product}};
     read.bytes += matmul_.matmul({.x = gate, .products = down});
-    each(threads_, rows, [&](int64_t i, int) {
+    const auto add = [&](int64_t i, int) {
       const float share = pairs[i].share;
       float* out = &args.out(pairs[i].row, 0);
       const float* y = &product(i, 0);
       for (int64_t j = 0; j < hidden; ++j) out[j] += share * y[j];
-    });
+    };
+    threads_.run(rows, add, rows <= kAlone);
     ++read.experts;
   }
   return read;

@@ -2,6 +2,7 @@
 #include "backend/cpu/experts.h"
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "backend/cpu/test_backends.h"
@@ -10,7 +11,7 @@
 namespace hunch {
 namespace {
 
-using test::gaussian, test::same_bits;
+using test::append, test::gaussian, test::part_of, test::same_bits, test::stands_at;
 
 constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows = 70;
 
@@ -47,7 +48,7 @@ struct Experts {
   }
   std::vector<std::unique_ptr<Weight>> owned;
   std::vector<Expert> experts;
-  std::vector<float> biases;
+  Floats biases;
   GateClamp clamp;
 };
 
@@ -66,20 +67,18 @@ struct Route {
     }
   }
   Ints ids;
-  std::vector<float> shares;
+  Floats shares;
 };
 
 // `rows` in this order, each onto what stands in `base`.
-std::vector<float> run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
+Floats run(Backend& backend, const Experts& experts, const Route& route, const std::vector<int64_t>& rows) {
   static const auto all_x = gaussian(kRows * kHidden, 1), base = gaussian(kRows * kHidden, 2);
   const int64_t n = std::ssize(rows);
-  std::vector<float> x, out, shares, gate(n * kWidth), up = gate, gathered(n * kHidden), product = gathered;
+  Floats x, out, shares, gate(n * kWidth), up = gate, gathered(n * kHidden), product = gathered;
   Ints ids;
   for (const int64_t r : rows) {
-    x.insert(x.end(), all_x.begin() + r * kHidden, all_x.begin() + (r + 1) * kHidden);
-    out.insert(out.end(), base.begin() + r * kHidden, base.begin() + (r + 1) * kHidden);
-    ids.insert(ids.end(), route.ids.begin() + r * kPerRow, route.ids.begin() + (r + 1) * kPerRow);
-    shares.insert(shares.end(), route.shares.begin() + r * kPerRow, route.shares.begin() + (r + 1) * kPerRow);
+    append(x, part_of(all_x, r * kHidden, kHidden)), append(out, part_of(base, r * kHidden, kHidden));
+    append(ids, part_of(route.ids, r * kPerRow, kPerRow)), append(shares, part_of(route.shares, r * kPerRow, kPerRow));
   }
   backend.experts({
       .x = view(x, n, kHidden),
@@ -97,8 +96,8 @@ std::vector<float> run(Backend& backend, const Experts& experts, const Route& ro
 }
 
 std::vector<int64_t> range(int64_t first, int64_t count) {
-  std::vector<int64_t> out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(first + i);
+  std::vector<int64_t> out(count);
+  std::iota(out.begin(), out.end(), first);
   return out;
 }
 
@@ -145,7 +144,7 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
   const Route route;
   for (const std::string& name : all_backends())
     for (const DType dtype : kTypes) {
-      std::vector<float> whole;
+      Floats whole;
       for (const int threads : {1, 3}) {
         const auto backend = make_backend(name, threads);
         Experts experts(*backend, dtype);
@@ -158,7 +157,7 @@ TEST(CpuExperts, GiveARowTheSameBitsInAnyCompany) {
         for (const auto& rows : companies) {
           const auto got = run(*backend, experts, route, rows);
           for (size_t i = 0; i < rows.size(); ++i)
-            ASSERT_TRUE(same_bits(got.data() + int64_t(i) * kHidden, whole.data() + rows[i] * kHidden, kHidden))
+            ASSERT_TRUE(stands_at(part_of(got, int64_t(i) * kHidden, kHidden), whole, rows[i] * kHidden))
                 << name << " " << dtype_info(dtype).name << " row " << rows[i] << " of " << rows.size();
         }
       }

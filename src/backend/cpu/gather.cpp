@@ -20,9 +20,7 @@ size_t gather_kv(Threads& threads, const GatherKernels& kernels, const GatherKvA
   std::atomic<size_t> bytes{0};
   threads.run(stretches * from.kv_heads, [&](int64_t index, int) {
     const int head = int(index / stretches);
-    GatherItem item;
-    item.from = key_plane(args.from, args.layer, head);
-    item.to = key_plane(args.to, args.layer, head);
+    GatherItem item{.from = key_plane(args.from, args.layer, head), .to = key_plane(args.to, args.layer, head)};
     item.index = count > 0 ? &args.index(args.index.extent[0] == 1 ? 0 : head, 0) : nullptr;
     item.count = count, item.tail_first = args.tail_first;
     item.first = index % stretches * kItemEntries;

@@ -95,6 +95,23 @@ HUNCH_SIMD std::byte* tile_of(const KeyPlane& plane, int64_t entry, size_t tile_
   return chunk_of(plane, entry) + size_t(entry % kBlockLen / kLanes) * tile_bytes;
 }
 
+// The entries from `at` on, before `end`, whose sources share a K tile, to their lanes of the tile `to`; that of entry `look` is
+// asked for. Returns the one behind them.
+template <class Lane>
+HUNCH_SIMD int64_t move_run(const GatherItem& item, int64_t at, int64_t end, int lines, std::byte* to, int64_t look) {
+  const size_t tile_bytes = size_t(lines) * kLanes * sizeof(Lane);
+  const int64_t source = source_of(item, at);
+  LaneMove move;
+  move.at = int(at % kLanes);
+  do {
+    move.lanes[move.count++] = int(source_of(item, at++) % kLanes);
+  } while (at < end && source_of(item, at) / kLanes == source / kLanes);
+  const std::byte* from = tile_of(item.from, source, tile_bytes);
+  const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
+  move_lanes(move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to), reinterpret_cast<const Lane*>(ahead));
+  return at;
+}
+
 // Lane: of a K line, with Kv::kLaneDims dimensions.
 template <class Kv, class Lane>
 size_t gather(const GatherItem& item) {
@@ -105,17 +122,9 @@ size_t gather(const GatherItem& item) {
   int64_t look = item.first;
   for (int i = 0; i < kTilesAhead; ++i) look = next_tile(item, look);
   for (int64_t at = item.first; at < item.last;) {  // K: destination entry by destination entry, a source tile at a time
-    const int64_t source = source_of(item, at), source_tile = source / kLanes;
-    LaneMove move;
-    move.at = int(at % kLanes);
+    const int64_t source_tile = source_of(item, at) / kLanes, tile_end = (at / kLanes + 1) * kLanes;
     std::byte* to = tile_of(item.to, at, tile_bytes);
-    do {
-      move.lanes[move.count++] = int(source_of(item, at++) % kLanes);
-    } while (at < item.last && at % kLanes != 0 && source_of(item, at) / kLanes == source_tile);
-    const std::byte* from = tile_of(item.from, source, tile_bytes);
-    const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
-    move_lanes(
-        move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(to), reinterpret_cast<const Lane*>(ahead));
+    at = move_run<Lane>(item, at, tile_end < item.last ? tile_end : item.last, lines, to, look);
     if (at / kLanes * kLanes == at && at < item.last && source_of(item, at) / kLanes == source_tile) continue;  // its second half
     look = next_tile(item, look);
     bytes_read += tile_bytes;

@@ -5,20 +5,7 @@
 
 namespace hunch::HUNCH_ISA {
 
-// Line by line of a tile of K, or of a row of V: 16 lanes of fp32 for each of its dimensions (entries).
-struct WideF32 {
-  HUNCH_SIMD void read(const std::byte* line, F32 (&to)[1]) { to[0] = load(reinterpret_cast<const float*>(line)); }
-};
-struct WideF16 {
-  HUNCH_SIMD void read(const std::byte* line, F32 (&to)[1]) { to[0] = load_f16(reinterpret_cast<const uint16_t*>(line)); }
-};
-struct WideBf16 {
-  HUNCH_SIMD void read(const std::byte* line, F32 (&to)[2]) {
-    const I32 pair = load_i32(line);
-    to[0] = bf16_even(pair), to[1] = bf16_odd(pair);
-  }
-};
-struct WideF8 {
+struct WideF8 {  // as those of bounds_body.h
   HUNCH_SIMD void read(const std::byte* line, F32 (&to)[1]) { to[0] = load_f8_nan(line); }
 };
 
@@ -68,16 +55,7 @@ size_t gather_coded(const GatherItem& item) {
   for (int64_t at = item.first; at < item.last;) {
     const int64_t tile_first = at, tile_end = at + kLanes < item.last ? at + kLanes : item.last;
     while (at < tile_end) {
-      const int64_t source = source_of(item, at);
-      LaneMove move;
-      move.at = int(at % kLanes);
-      do {
-        move.lanes[move.count++] = int(source_of(item, at++) % kLanes);
-      } while (at < tile_end && source_of(item, at) / kLanes == source / kLanes);
-      const std::byte* from = tile_of(item.from, source, tile_bytes);
-      const std::byte* ahead = look < item.last ? tile_of(item.from, source_of(item, look), tile_bytes) : from;
-      move_lanes(
-          move, lines, reinterpret_cast<const Lane*>(from), reinterpret_cast<Lane*>(tile), reinterpret_cast<const Lane*>(ahead));
+      at = move_run<Lane>(item, at, tile_end, lines, tile, look);
       look = next_tile(item, look);
       bytes_read += tile_bytes;
     }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "backend/cpu/kv_fixture.h"
-#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -94,7 +93,7 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
     Ints list(190);
     for (int i = 0; i < 190; ++i) list[i] = 2 * i + i / 7;
     cpu->gather_kv({0, from.ref(), to.ref(), view(list, 1, 190), 490, 500});
-    std::vector<float> k(24), v(24);
+    Floats k(24), v(24);
     for (int64_t i = 0; i < 200; ++i) {
       from.store->read(0, 0, from.pages(), i < 190 ? list[i] : 300 + i, k.data(), v.data());
       cpu->store_kv({0, view(k, 1, 1, 24), view(v, 1, 1, 24), all.ref(), i});

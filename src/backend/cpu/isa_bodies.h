@@ -43,16 +43,8 @@ namespace hunch::HUNCH_ISA {
 // Each body defines `<Name>Kernels <name>_kernels()`, which fills its table: as this is compiled, since the machine that looks
 // into it may not have the instructions.
 static constexpr KernelTable make_kernels() {
-  KernelTable table;
-  table.isa = HUNCH_TEXT_OF(HUNCH_ISA);
-  table.attention = attention_kernels();
-  table.nsa = nsa_kernels();
-  table.gather = gather_kernels();
-  table.bounds = bounds_kernels();
-  table.top_k = top_k_kernels();
-  table.matmul = matmul_kernels();
-  table.rows = rows_kernels();
-  return table;
+  return {HUNCH_TEXT_OF(HUNCH_ISA), attention_kernels(), nsa_kernels(), gather_kernels(), bounds_kernels(), top_k_kernels(),
+      matmul_kernels(), rows_kernels()};
 }
 
 }

@@ -1,8 +1,8 @@
 // Shared by the tests of attention, scores and gather: random KV in two stores, and one pass of a sequence through a backend.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
+#include <fmt/format.h>
+
 #include <map>
 #include <numeric>
 #include <random>
@@ -12,12 +12,13 @@
 
 namespace hunch {
 
+using test::append, test::chunk, test::distance, test::part_of, test::random_floats, test::random_queries, test::rows_of,
+    test::same_bits, test::stands_at;
 using test::AttendRequest, test::AttendResult, test::KvShape;
-using test::chunk, test::distance, test::random_floats, test::random_queries, test::rows_of, test::same_bits;
 
 // At least n, kept: drawing them is most of what many tests do.
-inline const std::vector<float>& first_floats(size_t n, uint32_t seed) {
-  static std::map<uint32_t, std::vector<float>> drawn;
+inline const Floats& first_floats(size_t n, uint32_t seed) {
+  static std::map<uint32_t, Floats> drawn;
   auto& out = drawn[seed];
   if (out.size() < n) out = random_floats(n, seed);
   return out;
@@ -50,14 +51,8 @@ struct KvCase {
     store->poison(pages(), 0, num_pages * kPageLen);  // whatever is not written must not matter
     const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
     const auto &k = first_floats(len * width, seed + 1), &v = first_floats(len * width, seed + 2);
-    for (int layer = 0; layer < shape.layers; ++layer) {
-      StoreKvArgs args;
-      args.layer = layer;
-      args.k = view(k, len, shape.kv_heads, shape.head_dim);
-      args.v = view(v, len, shape.kv_heads, shape.head_dim);
-      args.kv = ref();
-      backend.store_kv(args);
-    }
+    const auto rows = [&](const Floats& of) { return view(of, len, shape.kv_heads, shape.head_dim); };
+    for (int layer = 0; layer < shape.layers; ++layer) backend.store_kv({layer, rows(k), rows(v), ref()});
   }
   View<const int32_t, 1> pages() const { return view(table); }
   KvRef ref() const { return {store.get(), pages()}; }
@@ -69,8 +64,8 @@ struct KvCase {
     store->poison(pages(), 0, num_pages * kPageLen);
   }
   // Its K, then its V.
-  std::vector<float> entry(int layer, int head, int64_t e) const {
-    std::vector<float> out(2 * shape.head_dim);
+  Floats entry(int layer, int head, int64_t e) const {
+    Floats out(2 * shape.head_dim);
     store->read(layer, head, pages(), e, out.data(), out.data() + shape.head_dim);
     return out;
   }
@@ -78,7 +73,7 @@ struct KvCase {
   KvShape shape;
   int64_t len = 0;
   std::unique_ptr<KvStore> store;
-  std::vector<int32_t> table;
+  Ints table;
 };
 
 // Entries [first, last) of every layer and head: those that `source` names of another store, bit for bit.
@@ -103,7 +98,7 @@ inline void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row
   backend.store_kv({0, view(k, 1, heads, dim), view(v, 1, heads, dim), kv.ref(), entry});
 }
 
-inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, std::vector<float>& scores) {
+inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, Floats& scores) {
   ScoreArgs args;
   if (request.metric == ScoreMetric::None) return args;
   args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len, args.block = request.block;
@@ -114,13 +109,21 @@ inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, 
   return args;
 }
 
+// Set by set, what score_args made room for.
+inline std::vector<Floats> sets_of(const AttendRequest& request, const Floats& scores) {
+  std::vector<Floats> out;
+  const int64_t stride = request.prefix_len + test::kGuard;
+  for (int64_t at = 0; at < std::ssize(scores); at += stride) out.push_back(part_of(scores, at, stride));
+  return out;
+}
+
 // Several sequences in one pass; runs[i] reads cases[i].
 inline std::vector<AttendResult> attend_together(
     Backend& backend, const std::vector<const KvCase*>& cases, const std::vector<AttendRequest>& requests, int layer = 0) {
   const KvShape& shape = cases[0]->shape;
-  std::vector<float> q;
+  Floats q;
   std::vector<AttentionRun> runs;
-  std::vector<std::vector<float>> scores(requests.size());
+  std::vector<Floats> scores(requests.size());
   int64_t rows = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     AttentionRun run;
@@ -132,28 +135,21 @@ inline std::vector<AttendResult> attend_together(
     run.scores = score_args(requests[i], shape, scores[i]);
     runs.push_back(run);
     rows += run.num_rows;
-    q.insert(q.end(), requests[i].q.begin(), requests[i].q.end());
+    append(q, requests[i].q);
   }
-  std::vector<float> out(q.size(), -77.0f), lse(rows * shape.heads(), -77.0f);
-  AttentionArgs args;
-  args.layer = layer;
-  args.scale = 1 / std::sqrt(float(shape.head_dim));
-  args.q = view(q, rows, shape.heads(), shape.head_dim);
-  args.out = view(out, rows, shape.heads(), shape.head_dim);
-  args.lse = view(lse, rows, shape.heads());
-  args.runs = runs;
-  if (!requests[0].sinks.empty()) args.sinks = requests[0].sinks.data();
-  backend.attention(args);
+  Floats out(q.size(), -77.0f), lse(rows * shape.heads(), -77.0f);
+  backend.attention({.layer = layer,
+      .scale = 1 / std::sqrt(float(shape.head_dim)),
+      .q = view(q, rows, shape.heads(), shape.head_dim),
+      .out = view(out, rows, shape.heads(), shape.head_dim),
+      .lse = view(lse, rows, shape.heads()),
+      .sinks = requests[0].sinks.empty() ? nullptr : requests[0].sinks.data(),
+      .runs = runs});
   std::vector<AttendResult> results;
   for (size_t i = 0; i < runs.size(); ++i) {
-    AttendResult result;
     const int64_t heads = shape.heads(), width = shape.width(), first = runs[i].first_row, n = runs[i].num_rows;
-    result.out.assign(out.begin() + first * width, out.begin() + (first + n) * width);
-    result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
-    const int64_t stride = requests[i].prefix_len + test::kGuard;
-    for (int set = 0; set < (requests[i].metric == ScoreMetric::None ? 0 : requests[i].sets); ++set)
-      result.scores.emplace_back(scores[i].begin() + set * stride, scores[i].begin() + (set + 1) * stride);
-    results.push_back(std::move(result));
+    results.push_back(
+        {part_of(out, first * width, n * width), part_of(lse, first * heads, n * heads), sets_of(requests[i], scores[i])});
   }
   return results;
 }
@@ -185,17 +181,16 @@ inline void expect_reference(int threads, const KvShape& shape, const AttendRequ
     const KvCase kv(*cpu, shape, len);
     kv.store->poison(kv.pages(), 0, unknown);
     const AttendResult got = attend_one(*cpu, kv, request);
-    const std::string what = isa + " " + shape.name() + " rows " + std::to_string(request.last.size()) + " from " +
-        std::to_string(request.first) + " to " + std::to_string(request.last.back()) + " window " +
-        std::to_string(request.window);
-    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype)) << what;
+    SCOPED_TRACE(fmt::format("{} {} rows {} from {} to {} window {}", isa, shape.name(), request.last.size(), request.first,
+        request.last.back(), request.window));
+    EXPECT_LE(distance(got.out, expected.out), out_tolerance(isa, shape.dtype));
     for (size_t i = 0; i < got.lse.size(); ++i) {
       if (request.last[i / heads] < request.first) {
-        EXPECT_EQ(got.lse[i], -INFINITY) << what;
-        EXPECT_EQ(expected.lse[i], -INFINITY) << what;
-        for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f) << what;
+        EXPECT_EQ(got.lse[i], -INFINITY);
+        EXPECT_EQ(expected.lse[i], -INFINITY);
+        for (size_t d = 0; d < width; ++d) ASSERT_EQ(got.out[i / heads * width + d], 0.0f);
       } else {
-        EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype)) << what;
+        EXPECT_NEAR(got.lse[i], expected.lse[i], logit_tolerance(shape.dtype));
       }
     }
   }

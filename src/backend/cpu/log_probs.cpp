@@ -34,9 +34,8 @@ void CpuLogProbs::log_probs_of_row(const LogProbsArgs& args, int64_t r, Scratch&
     for (int i = 0; i < args.count; ++i) args.top_ids(r, i) = -1, args.top_values(r, i) = kNan;
     return;
   }
-  SampleRow row;
-  row.logits = logits, row.vocab = vocab, row.best = scan.best;
-  row.cut_logit = -kInf, row.cut_id = int32_t(vocab);  // all ids
+  const SampleRow row{
+      .logits = logits, .vocab = vocab, .best = scan.best, .cut_logit = -kInf, .cut_id = int32_t(vocab)};  // all ids
   const double log_total = std::log(kernels_.ratios(row, scratch.ratios.data()));
   const auto value = [&](int32_t id) {
     return float((logits[id] == scan.best ? 0.0 : double(logits[id]) - double(scan.best)) - log_total);

@@ -9,22 +9,16 @@ namespace {
 constexpr float kInf = INFINITY, kNan = NAN;
 
 struct LogProbs {
-  std::vector<float> values, top_values;
+  Floats values, top_values;
   Ints top_ids;
 };
 
-LogProbs log_probs(Backend& backend, const std::vector<float>& logits, int64_t vocab, const Ints& ids, int count) {
+LogProbs log_probs(Backend& backend, const Floats& logits, int64_t vocab, const Ints& ids, int count) {
   const int64_t rows = std::ssize(logits) / vocab;
-  LogProbs out{std::vector<float>(ids.size(), 7), std::vector<float>(size_t(rows * count), 7), Ints(size_t(rows * count), -7)};
-  LogProbsArgs args;
-  args.logits = view(logits, rows, vocab);
-  if (!ids.empty()) {
-    args.ids = view(ids, rows);
-    args.values = view(out.values, rows);
-  }
-  args.count = count;
-  args.top_ids = view(out.top_ids, rows, count);
-  args.top_values = view(out.top_values, rows, count);
+  LogProbs out{Floats(ids.size(), 7), Floats(size_t(rows * count), 7), Ints(size_t(rows * count), -7)};
+  LogProbsArgs args{.logits = view(logits, rows, vocab), .count = count};
+  if (!ids.empty()) args.ids = view(ids, rows), args.values = view(out.values, rows);
+  args.top_ids = view(out.top_ids, rows, count), args.top_values = view(out.top_values, rows, count);
   backend.log_probs(args);
   return out;
 }
@@ -39,7 +33,7 @@ bool close(float a, float b) {
 TEST_P(LogProbsOp, AreTheNaturalLogarithmsOfTheSoftmax) {
   const auto backend = make_backend(GetParam());
   // p = 1/8, 4/8, 2/8, 1/8
-  const std::vector<float> logits = {3, 3 + std::log(4.0f), 3 + std::log(2.0f), 3};
+  const Floats logits = {3, 3 + std::log(4.0f), 3 + std::log(2.0f), 3};
   const LogProbs got = log_probs(*backend, logits, 4, {2}, 4);
   EXPECT_NEAR(got.values[0], std::log(0.25), 1e-6);
   EXPECT_EQ(got.top_ids, (Ints{1, 2, 0, 3}));  // equals by id
@@ -56,7 +50,7 @@ TEST_P(LogProbsOp, StayExactForHugeAndMissingLogits) {
 
 TEST_P(LogProbsOp, RefuseRowsWithNanOrWithoutAFiniteLogit) {
   const auto backend = make_backend(GetParam());
-  for (const std::vector<float>& row : {std::vector<float>{1, kNan, 2}, {-kInf, -kInf, -kInf}, {kInf, -kInf, -kInf}}) {
+  for (const Floats& row : {Floats{1, kNan, 2}, {-kInf, -kInf, -kInf}, {kInf, -kInf, -kInf}}) {
     const LogProbs got = log_probs(*backend, row, 3, {0}, 2);
     EXPECT_TRUE(std::isnan(got.values[0]));
     EXPECT_EQ(got.top_ids, (Ints{-1, -1}));
@@ -100,7 +94,7 @@ TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   const auto one = make_backend(GetParam(), 1), three = make_backend(GetParam(), 3);
   const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);
   for (int64_t row = 0; row < kRows; ++row) {
-    const std::vector<float> alone(logits.begin() + row * kVocab, logits.begin() + (row + 1) * kVocab);
+    const auto alone = test::part_of(logits, row * kVocab, kVocab);
     EXPECT_EQ(log_probs(*one, alone, kVocab, {ids[row]}, 0).values[0], all.values[row]);
     const int32_t best = all.top_ids[size_t(row) * 20];
     EXPECT_EQ(log_probs(*one, alone, kVocab, {best}, 3).values[0], all.top_values[size_t(row) * 20]);

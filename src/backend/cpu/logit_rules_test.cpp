@@ -19,7 +19,7 @@ std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, con
 
 struct Sampled {
   Ids tokens;
-  std::vector<float> probs;
+  Floats probs;
   bool operator==(const Sampled& other) const { return tokens == other.tokens && test::same_bits(probs, other.probs); }
 };
 
@@ -31,23 +31,15 @@ struct Round {
 };
 
 // Row r stands at position first_position + r: noise must be the same wherever a row is computed.
-Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-    const Round& round, const Ids& positions) {
+Sampled sample(Backend& backend, const Floats& logits, int64_t vocab, const SamplingParams& params, const Round& round,
+    const Ids& positions) {
   const int64_t rows = std::ssize(logits) / vocab;
-  Sampled out{Ids(size_t(rows), -2), std::vector<float>(logits.size(), -1.0f)};
-  const std::vector<float> before = logits;
-  SampleArgs args;
-  args.logits = view(logits, rows, vocab);
-  args.params = params;
-  args.key = {77, 1};
-  args.positions = view(positions, rows);
-  args.tokens = view(out.tokens, rows);
-  args.probs = view(out.probs, rows, vocab);
-  args.state = round.state;
-  args.first_row = round.first_row;
-  args.drafts = view(round.drafts);
-  args.parents = round.parents;
-  args.blind = round.blind;
+  Sampled out{Ids(size_t(rows), -2), Floats(logits.size(), -1.0f)};
+  const Floats before = logits;
+  SampleArgs args{.logits = view(logits, rows, vocab), .params = params, .key = {77, 1}, .positions = view(positions, rows)};
+  args.tokens = view(out.tokens, rows), args.probs = view(out.probs, rows, vocab);
+  args.state = round.state, args.first_row = round.first_row, args.blind = round.blind;
+  args.drafts = view(round.drafts), args.parents = round.parents;
   backend.sample(args);
   EXPECT_TRUE(test::same_bits(before, logits)) << "logits were changed in place";
   return out;
@@ -56,18 +48,17 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
 class Rules : public testing::TestWithParam<std::string> {
  protected:
   // What is sampled for one row after prompt, output and drafts.
-  Sampled row_after(const std::vector<float>& logits, const SamplingParams& params, const LogitRules& rules, const Ids& prompt,
+  Sampled row_after(const Floats& logits, const SamplingParams& params, const LogitRules& rules, const Ids& prompt,
       const Ids& output, const Ids& drafts) {
     const auto state = state_of(rules, std::ssize(logits), prompt, output);
     return sample(*backend_, logits, std::ssize(logits), params, {state.get(), drafts, {}, int(drafts.size())}, {9});
   }
-  int32_t choose(
-      const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output, const Ids& drafts = {}) {
+  int32_t choose(const Floats& logits, const LogitRules& rules, const Ids& prompt, const Ids& output, const Ids& drafts = {}) {
     return row_after(logits, {0, 0, 1, 0}, rules, prompt, output, drafts).tokens[0];
   }
   // How far the processed logit of `a` stands above that of `b`.
-  double log_odds(const std::vector<float>& logits, const LogitRules& rules, const Ids& prompt, const Ids& output,
-      const Ids& drafts, int32_t a, int32_t b) {
+  double log_odds(const Floats& logits, const LogitRules& rules, const Ids& prompt, const Ids& output, const Ids& drafts,
+      int32_t a, int32_t b) {
     const Sampled sampled = row_after(logits, {1, 0, 1, 0}, rules, prompt, output, drafts);
     return std::log(double(sampled.probs[a])) - std::log(double(sampled.probs[b]));
   }
@@ -77,7 +68,7 @@ class Rules : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Backend, Rules, testing::ValuesIn(all_backends()), backend_name);
 
 TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
-  const std::vector<float> logits(4, 1.0f);
+  const Floats logits(4, 1.0f);
   const auto odds = [&](const Ids& drafts) { return log_odds(logits, {.frequency = 0.5f}, {1, 1, 1}, {1, 2}, drafts, 0, 1); };
   EXPECT_NEAR(odds({}), 0.5, 1e-6);
   EXPECT_NEAR(odds({1}), 1.0, 1e-6);
@@ -85,7 +76,7 @@ TEST_P(Rules, FrequencyCountsOutputAndDraftsButNotThePrompt) {
 }
 
 TEST_P(Rules, PresenceCountsOnceAndAlsoADraftThatIsNew) {
-  const std::vector<float> logits(4, 1.0f);
+  const Floats logits(4, 1.0f);
   EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 1), 0.75, 1e-6);
   EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {}, 0, 3), 0, 1e-6);
   EXPECT_NEAR(log_odds(logits, {.presence = 0.75f}, {3}, {1, 1}, {3, 3}, 0, 3), 0.75, 1e-6);
@@ -93,7 +84,7 @@ TEST_P(Rules, PresenceCountsOnceAndAlsoADraftThatIsNew) {
 }
 
 TEST_P(Rules, RepetitionDividesPositiveAndMultipliesNegativeLogitsOfPromptOutputAndDrafts) {
-  const std::vector<float> logits = {0, 2, 2, 2, -2};
+  const Floats logits = {0, 2, 2, 2, -2};
   const LogitRules rules{.repetition = 4};
   EXPECT_NEAR(log_odds(logits, rules, {1}, {}, {}, 1, 0), 0.5, 1e-6);
   EXPECT_NEAR(log_odds(logits, rules, {1}, {1, 2, 2}, {}, 2, 0), 0.5, 1e-6);
@@ -109,7 +100,7 @@ TEST_P(Rules, BiasComesBeforePenalties) {
 
 TEST_P(Rules, BiasOfMinusHundredBansWhateverTheLogit) {
   for (const float bias : {-100.0f, -1000.0f, -kInf}) {
-    const std::vector<float> logits = {0, 300, kInf};
+    const Floats logits = {0, 300, kInf};
     EXPECT_EQ(choose(logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}), 0);
     EXPECT_EQ(choose(logits, {.bias = {{1, bias}, {2, bias}}}, {}, {}, {1, 2}), 0);  // inside a run
   }
@@ -117,7 +108,7 @@ TEST_P(Rules, BiasOfMinusHundredBansWhateverTheLogit) {
 }
 
 TEST_P(Rules, BadWordsAreMatchedAcrossPromptOutputAndDrafts) {
-  const std::vector<float> logits = {0, 1, 2, 3, 9};
+  const Floats logits = {0, 1, 2, 3, 9};
   const LogitRules rules{.bad_words = {{1, 2, 3, 4}}};
   EXPECT_EQ(choose(logits, rules, {1, 2, 3}, {}), 3);
   EXPECT_EQ(choose(logits, rules, {1}, {2, 3}), 3);
@@ -150,7 +141,7 @@ TEST_P(Rules, LeaveOutWhatReadsDraftsThatNobodyKnows) {
 }
 
 TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
-  const std::vector<float> logits = {0, 1, 2, 9};
+  const Floats logits = {0, 1, 2, 9};
   Ids output;
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(
@@ -161,15 +152,15 @@ TEST_P(Rules, RememberEnoughForTheLongestBadWordHoweverLongTheOutput) {
 }
 
 TEST_P(Rules, MinTokensIsReachedInTheMiddleOfARun) {
-  const std::vector<float> logits = {5, 4, 3};
+  const Floats logits = {5, 4, 3};
   const LogitRules rules{.min_tokens = 3, .end_ids = {0, 1}};
   EXPECT_EQ(choose(logits, rules, {2, 2, 2, 2}, {}), 2);  // the prompt does not count
   EXPECT_EQ(choose(logits, rules, {}, {2, 2}), 2);
   EXPECT_EQ(choose(logits, rules, {}, {2, 2, 2}), 0);
   // Rows of one round with two committed: banned, allowed, allowed.
   const auto state = state_of(rules, 3, {2}, {2, 2});
-  std::vector<float> three;
-  for (int i = 0; i < 3; ++i) three.insert(three.end(), logits.begin(), logits.end());
+  Floats three;
+  for (int i = 0; i < 3; ++i) test::append(three, logits);
   EXPECT_EQ(sample(*backend_, three, 3, {0, 0, 1, 0}, {state.get(), {2, 2}}, {3, 4, 5}).tokens, (Ids{2, 0, 0}));
 }
 
@@ -190,10 +181,10 @@ TEST_P(Rules, RefuseRowsWhereAllIsBannedOrAnythingIsNan) {
 }
 
 // The row by the rules' text, from the whole history.
-std::vector<float> processed(const float* raw, int64_t vocab, const LogitRules& rules, const Ids& prompt, const Ids& output) {
-  std::vector<float> x(raw, raw + vocab);
+Floats processed(const float* raw, int64_t vocab, const LogitRules& rules, const Ids& prompt, const Ids& output) {
+  Floats x(raw, raw + vocab);
   Ids history = prompt;
-  history.insert(history.end(), output.begin(), output.end());
+  test::append(history, output);
   for (int32_t id = 0; id < vocab; ++id) {
     float& out = x[id];
     const auto among = [id](const Ids& ids) { return std::ranges::find(ids, id) != ids.end(); };
@@ -284,19 +275,18 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
 
     for (int row = 0; row < rows; ++row) {
       const float* raw = logits.data() + row * c.vocab;
-      const std::vector<float> one_row(raw, raw + c.vocab);
-      const Sampled of_all{
-          {all.tokens[row]}, std::vector<float>(all.probs.begin() + row * c.vocab, all.probs.begin() + (row + 1) * c.vocab)};
+      const Floats one_row(raw, raw + c.vocab);
+      const Sampled of_all{{all.tokens[row]}, test::part_of(all.probs, row * c.vocab, c.vocab)};
       const Ids position = {positions[row]};
       // Alone, as the drafter asks for it.
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {state.get(), c.drafts, c.parents, row}, position), of_all);
       // Committed.
       Ids output = c.output;
-      for (const int32_t token : path_of(c, row)) output.push_back(token);
+      test::append(output, path_of(c, row));
       const auto later = state_of(c.rules, c.vocab, c.prompt, output);
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {later.get()}, position), of_all) << "trial " << trial;
       // By the text of the rules.
-      const std::vector<float> patched = processed(raw, c.vocab, c.rules, c.prompt, output);
+      const Floats patched = processed(raw, c.vocab, c.rules, c.prompt, output);
       ASSERT_EQ(sample(*backend, patched, c.vocab, c.params, {}, position), of_all) << "trial " << trial << ", row " << row;
       refused += of_all.tokens[0] < 0, bound += patched != one_row;
     }
@@ -316,7 +306,7 @@ TEST(LogitState, StartsAnewAtEveryReset) {
   state.reset(second.data(), 1);
   state.append(3);
   const auto fresh = state_of(rules, 4, second, {3});
-  const std::vector<float> logits = {4, 1, 2, 3};
+  const Floats logits = {4, 1, 2, 3};
   EXPECT_EQ(
       sample(reference, logits, 4, {1, 0, 1, 0}, {&state}, {3}), sample(reference, logits, 4, {1, 0, 1, 0}, {fresh.get()}, {3}));
   EXPECT_EQ(state.output_len(), 1);

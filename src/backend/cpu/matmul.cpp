@@ -62,10 +62,7 @@ void CpuMatmul::quantise(View<const float, 2> x) {
   HUNCH_CHECK(blocks_);
   auto* out = static_cast<ActivationBlock*>(blocks_.data());
   const auto quantise_row = [&](int64_t row, int) { kernels_.quantise(&x(row, 0), k, out + row * blocks); };
-  if (rows * blocks <= kQuantiseAlone) {
-    for (int64_t row = 0; row < rows; ++row) quantise_row(row, 0);
-    return;
-  }
+  if (rows * blocks <= kQuantiseAlone) return threads_.run(rows, quantise_row, true);
   const int64_t rows_per_item = std::max<int64_t>(1, rows / (threads_.count() * kItemsPerThread));
   threads_.run((rows + rows_per_item - 1) / rows_per_item, [&](int64_t item, int worker) {
     for (int64_t row = item * rows_per_item; row < std::min(rows, (item + 1) * rows_per_item); ++row) quantise_row(row, worker);
@@ -139,11 +136,7 @@ void CpuMatmul::embed(const EmbedArgs& args) {
     }
     unpack_column(table.dtype, table.panel(id / kPanelColumns), id % kPanelColumns, table.in_dim, &args.out(r, 0));
   };
-  if (args.ids.extent[0] < 16) {
-    for (int64_t r = 0; r < args.ids.extent[0]; ++r) row(r, 0);
-  } else {
-    threads_.run(args.ids.extent[0], row);
-  }
+  threads_.run(args.ids.extent[0], row, args.ids.extent[0] < 16);
 }
 
 }

@@ -318,19 +318,14 @@ static void panel(const PanelArgs& args) {
   }
 }
 
+template <DType... kTypes>
+static constexpr void add_panels(MatmulKernels& table) {
+  ((table.panel[int(kTypes)] = panel<kTypes>), ...);
+}
 static constexpr MatmulKernels matmul_kernels() {
-  MatmulKernels table;
-  table.quantise = quantise_row;
-  table.panel[int(DType::F32)] = panel<DType::F32>;
-  table.panel[int(DType::F16)] = panel<DType::F16>;
-  table.panel[int(DType::BF16)] = panel<DType::BF16>;
-  table.panel[int(DType::Q8_0)] = panel<DType::Q8_0>;
-  table.panel[int(DType::Q4_0)] = panel<DType::Q4_0>;
-  table.panel[int(DType::Q4_K)] = panel<DType::Q4_K>;
-  table.panel[int(DType::Q5_K)] = panel<DType::Q5_K>;
-  table.panel[int(DType::Q6_K)] = panel<DType::Q6_K>;
-  table.panel[int(DType::F8_E4M3)] = panel<DType::F8_E4M3>;
-  table.panel[int(DType::MXFP4)] = panel<DType::MXFP4>;
+  MatmulKernels table{.quantise = quantise_row};
+  add_panels<DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::F8_E4M3,
+      DType::MXFP4>(table);
   return table;
 }
 

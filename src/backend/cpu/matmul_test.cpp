@@ -9,12 +9,12 @@
 namespace hunch {
 namespace {
 
-using test::gaussian, test::kEncodings, test::Matrix, test::same_bits;
+using test::gaussian, test::kEncodings, test::Matrix, test::same_bits, test::stands_at;
 
 // Values that quantise without loss: multiples of a power of two, at most 127 of it, with 127 in every block of 32.
-std::vector<float> representable(int64_t n) {
+Floats representable(int64_t n) {
   std::mt19937 random(3);
-  std::vector<float> out(n);
+  Floats out(n);
   for (size_t i = 0; i < out.size(); ++i) {
     const float unit = std::ldexp(1.0f, int(i / 32 % 7) - 9);
     out[i] = unit * float(i % 32 == 5 ? 127 : int(random() % 255) - 127);
@@ -22,9 +22,9 @@ std::vector<float> representable(int64_t n) {
   return out;
 }
 
-std::vector<float> product(Backend& backend, const Weight& weight, const std::vector<float>& x, int64_t rows,
-    const float* bias = nullptr, bool accumulate = false) {
-  std::vector<float> out(rows * weight.out_dim, 0.25f);
+Floats product(
+    Backend& backend, const Weight& weight, const Floats& x, int64_t rows, const float* bias = nullptr, bool accumulate = false) {
+  Floats out(rows * weight.out_dim, 0.25f);
   const Product products[] = {{&weight, bias, view(out, rows, weight.out_dim)}};
   backend.matmul({view(x, rows, weight.in_dim), products, accumulate});
   return out;
@@ -86,7 +86,7 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kRows = 600, kOut = 40, kIn = 512;  // more rows than one chunk of the hand-out
   const Matrix matrix(dtype, kOut, kIn), beside(dtype, 40, kIn, 9);
   const auto x = gaussian(kRows * kIn), bias = gaussian(kOut, 5);
-  std::vector<float> whole;
+  Floats whole;
   for (const int threads : {1, 2, 3}) {
     const auto cpu = make_cpu(isa, threads);
     const auto weight = cpu->load_weight(matrix.tensor), other = cpu->load_weight(beside.tensor);
@@ -95,13 +95,13 @@ TEST_P(EveryEncoding, GivesARowTheSameBitsInAnyCompany) {
     ASSERT_TRUE(same_bits(all, whole)) << threads << " threads";
     for (int64_t rows = 1; rows <= (threads == 2 ? 64 : 17); ++rows) {
       const int64_t first = 7 * rows;
-      std::vector<float> out(rows * kOut, 0.25f), out_beside(rows * 40);
+      Floats out(rows * kOut, 0.25f), out_beside(rows * 40);
       const Product alone[] = {{weight.get(), bias.data(), view(out, rows, kOut)}};
       const Product both[] = {{other.get(), nullptr, view(out_beside, rows, 40)}, alone[0]};
       const View<const float, 2> in(x.data() + first * kIn, rows, kIn);
       if (rows % 2) cpu->matmul({in, alone, true});
       else cpu->matmul({in, both, true});
-      ASSERT_TRUE(same_bits(out.data(), whole.data() + first * kOut, out.size())) << rows << " rows, " << threads << " threads";
+      ASSERT_TRUE(stands_at(out, whole, first * kOut)) << rows << " rows, " << threads << " threads";
     }
   }
 }
@@ -133,7 +133,7 @@ TEST_P(EveryEncoding, EmbedsTheBitsOfTheDequantiser) {
   const auto table = cpu->load_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
   Ints ids(70);
   std::iota(ids.rbegin(), ids.rend(), 0);
-  std::vector<float> got(70 * 512), want(70 * 512);
+  Floats got(70 * 512), want(70 * 512);
   cpu->embed({view(ids), table.get(), view(got, 70, 512)});
   reference.embed({view(ids), exact.get(), view(want, 70, 512)});
   EXPECT_TRUE(same_bits(got, want));
@@ -185,7 +185,7 @@ TEST(CpuMatmul, TakesTheGreatestCodesOfBothSigns) {
   Matrix matrix(DType::Q8_0, 33, 64);
   for (size_t i = 0; i < matrix.bytes.size(); ++i)
     if (i % 34 > 1) matrix.bytes[i] = std::byte(i / 34 % 2 ? 0x80 : 0x7f);  // 32 times -128, 32 times 127
-  std::vector<float> x(128, 127);
+  Floats x(128, 127);
   std::fill_n(x.begin(), 64, -127.0f);
   ReferenceBackend reference;
   const auto want = product(reference, *reference.load_weight(matrix.tensor), x, 2);
@@ -208,7 +208,7 @@ TEST(CpuMatmul, CountsTheBytesOfEachProductOnce) {
 TEST(CpuMatmul, MixesEncodingsInOneCall) {
   const auto cpu = make_cpu("", 2);
   std::vector<std::unique_ptr<Weight>> weights;
-  std::vector<std::vector<float>> alone, together;
+  std::vector<Floats> alone, together;
   const auto x = gaussian(4 * 256);
   std::vector<Product> products;
   for (const DType dtype : kEncodings) {
@@ -226,8 +226,8 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
   const Matrix matrix(DType::Q8_0, 20, 64);
   const auto weight = cpu->load_weight(matrix.tensor);
   const auto x = gaussian(3 * 100);
-  std::vector<float> dense_x, out(3 * 50, -7);
-  for (size_t r = 0; r < 3; ++r) dense_x.insert(dense_x.end(), x.begin() + long(r * 100), x.begin() + long(r * 100 + 64));
+  Floats dense_x, out(3 * 50, -7);
+  for (int r = 0; r < 3; ++r) test::append(dense_x, test::part_of(x, r * 100, 64));
   const Product products[] = {{weight.get(), nullptr, test::strided(out.data(), 3, 20, 50)}};
   cpu->matmul({test::strided(x.data(), 3, 64, 100), products});
   const auto dense = product(*cpu, *weight, dense_x, 3);

@@ -88,7 +88,7 @@ HUNCH_SIMD void each_group(const NsaItem& item, const KeyPlane& plane, NsaPaths<
 // logits [0, n) of one query row to weights relative to their greatest, 0 from n to the end of the vector; returns 1 / their sum.
 HUNCH_SIMD float nsa_softmax(float* logits, int64_t n, float scale2) {
   if (n == 0) return 0;
-  const F32 never = set1(-__builtin_inff());
+  const F32 never = set1(-kInf);
   const int64_t vectors = (n + kLanes - 1) / kLanes, whole = vectors / 4 * 4;
   if (n % kLanes) {
     float* last = logits + (vectors - 1) * kLanes;
@@ -255,7 +255,7 @@ void nsa_read_blocks(const NsaItem& item) {
   NsaPaths<Kv> paths(item.key_paths, item.keys, INT64_MAX, item.query, memory);
   const int64_t near_at = int64_t(item.most_chosen) * kLen;                            // in a query row's logits
   const size_t block_bytes = size_t(W) * size_t(dim / Kv::kPerStep) * Kv::kLineBytes;  // of K as of V
-  const F32 never = set1(-__builtin_inff());
+  const F32 never = set1(-kInf);
   const auto near_first = [&](int row) {
     const int64_t first = int64_t(item.query.last[row]) + 1 - item.window;
     return first > 0 ? first : 0;
@@ -355,10 +355,7 @@ void nsa_read_blocks(const NsaItem& item) {
     for (int head = 0; head < group; ++head) {
       const float* from = scratch.sums + (int64_t(row) * group + head) * dim;
       float* to = item.out + row * item.out_row_stride + head * item.out_head_stride;
-      for (int d = 0; d < item.keys.head_dim; d += kLanes) {
-        const int left = item.keys.head_dim - d;
-        store_first(to + d, load(from + d), left < kLanes ? left : kLanes);
-      }
+      for (int d = 0; d < item.keys.head_dim; d += kLanes) store_first(to + d, load(from + d), item.keys.head_dim - d);
     }
 }
 
@@ -369,14 +366,15 @@ void nsa_read(const NsaItem& item) {
   else nsa_read_blocks<Kv, 4>(item);
 }
 
+template <class Kv>
+static constexpr void add_type(NsaKernels& table, DType type) {
+  table.route[int(type)] = nsa_route<Kv>, table.read[int(type)] = nsa_read<Kv>;
+}
 static constexpr NsaKernels nsa_kernels() {
   NsaKernels table;
-  table.route[int(DType::F32)] = nsa_route<KvF32>;
-  table.route[int(DType::F16)] = nsa_route<KvF16>;
-  table.route[int(DType::BF16)] = nsa_route<KvBf16>;
-  table.read[int(DType::F32)] = nsa_read<KvF32>;
-  table.read[int(DType::F16)] = nsa_read<KvF16>;
-  table.read[int(DType::BF16)] = nsa_read<KvBf16>;
+  add_type<KvF32>(table, DType::F32);
+  add_type<KvF16>(table, DType::F16);
+  add_type<KvBf16>(table, DType::BF16);
   return table;
 }
 

@@ -2,7 +2,6 @@
 // formula, the edges of the three branches.
 
 #include "backend/cpu/nsa_fixture.h"
-#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -14,7 +13,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
     const NsaShape s = nsa_std(len, stride, block, 16, 512);
     const int64_t r = block / stride, c = len / stride, rows = 5 * r + 3, blocks = 7;
     const auto p = random_floats(size_t(rows), 5);
-    std::vector<float> scores(blocks, -1.0f);
+    Floats scores(blocks, -1.0f);
     score_blocks(s, p.data(), rows, blocks, scores.data());
     for (int64_t j = 0; j < blocks; ++j) {
       double sum = 0;
@@ -26,7 +25,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
   }
 }
 
-Ints chosen_of(const NsaShape& s, int64_t position, const std::vector<float>& scores) {
+Ints chosen_of(const NsaShape& s, int64_t position, const Floats& scores) {
   Ints out(s.sel_count, -77);
   choose_blocks(s, position, scores.data(), out.data());
   return out;
@@ -34,7 +33,7 @@ Ints chosen_of(const NsaShape& s, int64_t position, const std::vector<float>& sc
 
 TEST(NsaChoice, TakesForcedBlocksFirstThenScoresAndOfEqualOnesTheLower) {
   const NsaShape s = nsa_std(8, 4, 16, 5, 24);  // first 1, last 2
-  const std::vector<float> flat(10, 0.0f);
+  const Floats flat(10, 0.0f);
   EXPECT_EQ(chosen_of(s, 9 * 16 + 3, flat), (Ints{0, 1, 2, 8, 9}));
   EXPECT_EQ(chosen_of(s, 9 * 16 + 15, {9, 1, 3, 2, 3, 2, 3, 1, 0, 0}), (Ints{0, 2, 4, 8, 9}));
   EXPECT_EQ(chosen_of(s, 9 * 16, {0, 1, 1, 1, 1, 1, 1, 5, 9, 9}), (Ints{0, 1, 7, 8, 9}));
@@ -53,7 +52,7 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
   for (const int count : {4, 16, 40})
     for (const int64_t own : {3, 20, 130, 131, 260, 700}) {
       const NsaShape s = nsa_std(8, 4, 16, count, 24);
-      std::vector<float> scores(size_t(own) + 1);
+      Floats scores(size_t(own) + 1);
       for (float& x : scores) x = float(random() % 50) / (random() % 2 ? 1.0f : 64.0f);
       Ints expected(scores.size());
       std::iota(expected.begin(), expected.end(), 0);
@@ -68,7 +67,7 @@ TEST(NsaChoice, IsThatOfSortingForAnyNumberOfBlocks) {
 }
 
 // Rotates (or back) as a model does.
-std::vector<float> rotated(std::vector<float> x, double position, const std::vector<float>& inv_freq, double magnitude) {
+Floats rotated(Floats x, double position, const Floats& inv_freq, double magnitude) {
   const size_t half = inv_freq.size();
   for (size_t i = 0; i < half; ++i) {
     const double angle = position * double(inv_freq[i]), a = double(x[i]), b = double(x[i + half]);
@@ -87,21 +86,20 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
     const int64_t len = 70;
     NsaCase c(backend, form, shape, len);
     const auto plain = random_floats(size_t(len) * heads * dim, 77), v = random_floats(size_t(len) * heads * dim, 78);
-    std::vector<float> k;
+    Floats k;
     const double magnitude = double(c.values.layer().magnitude);
     for (int64_t t = 0; t < len; ++t)
       for (size_t h = 0; h < heads; ++h) {
-        const auto row = rotated({&plain[(size_t(t) * heads + h) * dim], &plain[(size_t(t) * heads + h + 1) * dim]}, double(t),
-            c.values.inv_freq, magnitude);
-        k.insert(k.end(), row.begin(), row.end());
+        const auto row = part_of(plain, (size_t(t) * heads + h) * dim, dim);
+        append(k, rotated(row, double(t), c.values.inv_freq, magnitude));
       }
     backend.store_kv({0, view(k, len, heads, dim), view(v, len, heads, dim), c.kv.ref(), 0});
     c.compress(0, len);
     const size_t length = form.cmp_len;
     for (int64_t i = 0; i < form.rows_of(len); ++i)
       for (size_t h = 0; h < heads; ++h) {
-        std::vector<float> key(dim, 0), value(dim, 0), got_k(dim), got_v(dim);
-        const auto at = [&](const std::vector<float>& from, size_t m) {
+        Floats key(dim, 0), value(dim, 0), got_k(dim), got_v(dim);
+        const auto at = [&](const Floats& from, size_t m) {
           return &from[((size_t(i * form.cmp_stride) + m) * heads + h) * dim];
         };
         for (size_t m = 0; m < length; ++m)
@@ -125,21 +123,22 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
   }
 }
 
+const KvShape shape{DType::F32, 1, 1, 8};
+
 // One branch alone: the gates of the others are closed.
 NsaResult branch(const NsaCase& c, NsaRequest request, int open) {
   for (size_t i = 0; i < request.gates.size(); ++i) request.gates[i] = int(i % 3) == open ? 200.0f : -200.0f;
   return nsa_one(c, request);
 }
 
-std::vector<float> values_of(const NsaCase& c, int64_t entry) {
-  std::vector<float> k(c.kv.shape.head_dim), v(k.size());
+Floats values_of(const NsaCase& c, int64_t entry) {
+  Floats k(c.kv.shape.head_dim), v(k.size());
   c.kv.store->read(0, 0, c.kv.pages(), entry, k.data(), v.data());
   return v;
 }
 
 TEST(NsaAttention, HasAWindowThatCountsTheQueryItself) {
   ReferenceBackend backend;
-  const KvShape shape{DType::F32, 1, 1, 8};
   const NsaCase one(backend, nsa_std(8, 4, 16, 4, 1), shape, 60);
   const NsaRequest request = nsa_request(shape, {59});
   EXPECT_LE(distance(branch(one, request, 2).out, values_of(one, 59)), 1e-6f);
@@ -153,11 +152,10 @@ TEST(NsaAttention, HasAWindowThatCountsTheQueryItself) {
 
 TEST(NsaAttention, SeesACompressedRowFromItsLastTokenOn) {
   ReferenceBackend backend;
-  const KvShape shape{DType::F32, 1, 1, 8};
   const NsaCase c(backend, nsa_std(8, 4, 16, 4, 4), shape, 40);
   const auto at = [&](int32_t position) { return branch(c, nsa_request(shape, {position}), 0).out; };
   for (const float x : at(6)) EXPECT_EQ(x, 0);  // none yet, and no NaN
-  std::vector<float> k(8), first(8);
+  Floats k(8), first(8);
   c.rows->read(0, 0, c.row_pages(), 0, k.data(), first.data());
   EXPECT_LE(distance(at(7), first), 1e-6f);
   EXPECT_LE(distance(at(10), first), 1e-6f);
@@ -166,7 +164,6 @@ TEST(NsaAttention, SeesACompressedRowFromItsLastTokenOn) {
 
 TEST(NsaAttention, ReadsChosenBlocksUpToTheQueryOnly) {
   ReferenceBackend backend;
-  const KvShape shape{DType::F32, 1, 1, 8};
   const NsaCase c(backend, nsa_std(8, 4, 16, 4, 4), shape, 100);
   NsaRequest request = nsa_request(shape, {83});
   std::ranges::fill(request.q, 0.0f);

@@ -37,7 +37,7 @@ struct NsaValues {
     return {&nsa, key.data(), value.data(), offset.empty() ? nullptr : offset.data(), inv_freq.data(), 1.25f};
   }
   NsaShape nsa;
-  std::vector<float> key, value, offset, inv_freq;
+  Floats key, value, offset, inv_freq;
 };
 
 // At most kNsaRoom tokens may follow the `len` that are stored (KvCase has pages for 128 more).
@@ -48,7 +48,7 @@ struct NsaCase {
     const int64_t pages = nsa.rows_of(len + kNsaRoom) / kPageLen + 1;
     rows = backend.make_kv_store(geometry_of(shape), pages);
     table.resize(pages);
-    for (size_t i = 0; i < table.size(); ++i) table[i] = int32_t(table.size() - 1 - i);
+    std::iota(table.rbegin(), table.rend(), 0);
     rows->poison(row_pages(), 0, pages * kPageLen);
     compress(0, len);
   }
@@ -67,24 +67,24 @@ struct NsaCase {
   KvCase kv;
   NsaValues values;
   std::unique_ptr<KvStore> rows;
-  std::vector<int32_t> table;
+  Ints table;
   Backend& backend;
 };
 
 struct NsaRequest {
-  std::vector<int32_t> last;
-  std::vector<float> q, gates;
-  std::vector<int32_t> parents;
+  Ints last;
+  Floats q, gates;
+  Ints parents;
   int tree_first = 0;
   int64_t tree_entry = 0;
-  std::vector<int32_t> given;  // [row][kv_head][sel_count]; empty: the op chooses
+  Ints given;  // [row][kv_head][sel_count]; empty: the op chooses
 };
 struct NsaResult {
-  std::vector<float> out;
-  std::vector<int32_t> chosen;
+  Floats out;
+  Ints chosen;
 };
 
-inline NsaRequest nsa_request(const KvShape& shape, std::vector<int32_t> last, uint32_t seed = 9) {
+inline NsaRequest nsa_request(const KvShape& shape, Ints last, uint32_t seed = 9) {
   NsaRequest request;
   request.q = random_queries(shape, std::ssize(last), seed);
   request.gates = random_floats(last.size() * size_t(3 * shape.heads()), seed + 1);
@@ -94,9 +94,8 @@ inline NsaRequest nsa_request(const KvShape& shape, std::vector<int32_t> last, u
 inline NsaRequest nsa_rows_of(const NsaRequest& request, size_t first, size_t count, const KvShape& shape) {
   NsaRequest part;
   const size_t width = shape.width(), gates = size_t(3 * shape.heads());
-  part.last.assign(request.last.begin() + int64_t(first), request.last.begin() + int64_t(first + count));
-  part.q.assign(request.q.begin() + int64_t(first * width), request.q.begin() + int64_t((first + count) * width));
-  part.gates.assign(request.gates.begin() + int64_t(first * gates), request.gates.begin() + int64_t((first + count) * gates));
+  part.last = part_of(request.last, first, count);
+  part.q = part_of(request.q, first * width, count * width), part.gates = part_of(request.gates, first * gates, count * gates);
   part.parents = request.parents, part.tree_first = request.tree_first + int(first), part.tree_entry = request.tree_entry;
   return part;
 }
@@ -105,8 +104,8 @@ inline NsaRequest nsa_rows_of(const NsaRequest& request, size_t first, size_t co
 inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& cases, const std::vector<NsaRequest>& requests) {
   const KvShape& shape = cases[0]->kv.shape;
   const int64_t n = cases[0]->values.nsa.sel_count;
-  std::vector<float> q, gates;
-  std::vector<int32_t> chosen;
+  Floats q, gates;
+  Ints chosen;
   std::vector<NsaRun> runs;
   int64_t rows = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -116,35 +115,31 @@ inline std::vector<NsaResult> nsa_together(const std::vector<const NsaCase*>& ca
     run.tree = {r.parents, r.tree_first, r.tree_entry};
     runs.push_back(run);
     rows += run.num_rows;
-    q.insert(q.end(), r.q.begin(), r.q.end()), gates.insert(gates.end(), r.gates.begin(), r.gates.end());
-    chosen.insert(chosen.end(), r.given.begin(), r.given.end());
+    append(q, r.q), append(gates, r.gates), append(chosen, r.given);
   }
   const bool given = !chosen.empty();
   chosen.resize(rows * shape.kv_heads * n, -77);
-  std::vector<float> out(q.size(), -77.0f);
-  NsaAttentionArgs args;
-  args.nsa = cases[0]->values.layer();
-  args.scale = 1 / std::sqrt(float(shape.head_dim));
-  args.q = view(q, rows, shape.heads(), shape.head_dim);
-  args.gates = view(gates, rows, 3 * shape.heads());
-  args.out = view(out, rows, shape.heads(), shape.head_dim);
-  args.chosen = view(chosen, rows, shape.kv_heads, n);
-  args.given = given;
-  args.runs = runs;
-  cases[0]->backend.nsa_attention(args);
+  Floats out(q.size(), -77.0f);
+  cases[0]->backend.nsa_attention({.nsa = cases[0]->values.layer(),
+      .scale = 1 / std::sqrt(float(shape.head_dim)),
+      .q = view(q, rows, shape.heads(), shape.head_dim),
+      .gates = view(gates, rows, 3 * shape.heads()),
+      .out = view(out, rows, shape.heads(), shape.head_dim),
+      .runs = runs,
+      .chosen = view(chosen, rows, shape.kv_heads, n),
+      .given = given});
   std::vector<NsaResult> results;
   const int64_t width = shape.width(), list = shape.kv_heads * n;
   for (const NsaRun& run : runs)
-    results.push_back({{out.begin() + run.first_row * width, out.begin() + (run.first_row + run.num_rows) * width},
-        {chosen.begin() + run.first_row * list, chosen.begin() + (run.first_row + run.num_rows) * list}});
+    results.push_back(
+        {part_of(out, run.first_row * width, run.num_rows * width), part_of(chosen, run.first_row * list, run.num_rows * list)});
   return results;
 }
 inline NsaResult nsa_one(const NsaCase& c, const NsaRequest& request) { return nsa_together({&c}, {request})[0]; }
 
 inline std::string name_of(const NsaShape& s) {
-  return s.variant + " kind " + std::to_string(int(s.kind)) + " " + std::to_string(s.cmp_len) + "/" +
-      std::to_string(s.cmp_stride) + "/" + std::to_string(s.sel_block) + " n " + std::to_string(s.sel_count) + " window " +
-      std::to_string(s.window);
+  return fmt::format(
+      "{} kind {} {}/{}/{} n {} window {}", s.variant, int(s.kind), s.cmp_len, s.cmp_stride, s.sel_block, s.sel_count, s.window);
 }
 
 }

@@ -1,7 +1,6 @@
 // Natively trained sparse attention on `cpu`: equal to the reference on every instruction set, and of a row the same bits in any
 // group, on any number of threads, and in a tree. Stores are NaN wherever nothing was written.
 #include "backend/cpu/nsa_fixture.h"
-#include "base/test_results.h"
 
 namespace hunch {
 namespace {
@@ -36,16 +35,16 @@ TEST(CpuNsa, EqualsReference) {
       NsaRequest request = nsa_request(shape, edges(form, len), uint32_t(100 + turn));
       const NsaResult want = nsa_one(expected, request);
       for (const std::string& isa : available_isas()) {
-        const std::string what = isa + " " + name_of(form) + " " + shape.name();
+        SCOPED_TRACE(isa + " " + name_of(form) + " " + shape.name());
         const auto cpu = make_cpu(isa, 2);
         const NsaCase c(*cpu, form, shape, len);
         const NsaResult got = nsa_one(c, request);
-        EXPECT_EQ(got.chosen, want.chosen) << what;
+        EXPECT_EQ(got.chosen, want.chosen);
         NsaRequest told = request;
         told.given = want.chosen;
         // Three branches, each with gates up to 1.
-        EXPECT_LE(distance(nsa_one(c, told).out, want.out), 3 * out_tolerance(isa, dtype)) << what;
-        EXPECT_TRUE(same_bits(nsa_one(c, told).out, got.out)) << what;
+        EXPECT_LE(distance(nsa_one(c, told).out, want.out), 3 * out_tolerance(isa, dtype));
+        EXPECT_TRUE(same_bits(nsa_one(c, told).out, got.out));
       }
     }
 }
@@ -65,11 +64,10 @@ TEST(CpuNsa, GivesARowTheSameBitsInAnyGroupOnAnyNumberOfThreads) {
       const NsaResult whole = nsa_one(a, request);
       ASSERT_FALSE(std::isnan(distance(whole.out, whole.out)));
       EXPECT_TRUE(same_bits(nsa_one(b, request).out, whole.out)) << isa << " " << name_of(form);
-      const size_t width = shape.width();
       for (const size_t group : {1u, 2u, 3u, 8u, 16u, 64u})
         for (size_t first = group == 1 ? 120 : 0; first + group <= last.size(); first += group) {
           const NsaResult part = nsa_one(a, nsa_rows_of(request, first, group, shape));
-          ASSERT_TRUE(same_bits(part.out.data(), &whole.out[first * width], group * width))
+          ASSERT_TRUE(stands_at(part.out, whole.out, first * shape.width()))
               << isa << " " << name_of(form) << " group " << group << " at " << first;
         }
     }
@@ -99,8 +97,7 @@ struct TreeCase {
 // Every path of a tree against the same tokens as a chain: stored behind each other, their compressed rows made as a pass does.
 void expect_chains(Backend& backend, const TreeCase& c, const std::string& where) {
   const int rows = int(c.parents.size());
-  const std::string what =
-      where + " " + name_of(c.form) + " at " + std::to_string(c.first_entry) + " rows " + std::to_string(rows);
+  SCOPED_TRACE(fmt::format("{} {} at {} rows {}", where, name_of(c.form), c.first_entry, rows));
   NsaCase tree(backend, c.form, c.shape, c.first_entry), chain(backend, c.form, c.shape, c.first_entry);
   Ints last;
   for (int x = 0; x < rows; ++x) {
@@ -121,15 +118,14 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
       store_row(backend, chain.kv, c.first_entry + int64_t(d), path[d]);
       const NsaRequest row = nsa_rows_of(request, size_t(path[d]), 1, c.shape);
       line.last.push_back(row.last[0]);
-      line.q.insert(line.q.end(), row.q.begin(), row.q.end()),
-          line.gates.insert(line.gates.end(), row.gates.begin(), row.gates.end());
+      append(line.q, row.q), append(line.gates, row.gates);
     }
     chain.compress(c.first_entry, c.first_entry + std::ssize(path));
     const NsaResult expected = nsa_one(chain, line);
     for (size_t d = 0; d < path.size(); ++d)
-      ASSERT_TRUE(same_bits(&whole.out[size_t(path[d]) * width], &expected.out[d * width], width)) << what << " row " << path[d];
+      ASSERT_TRUE(same_bits(&whole.out[size_t(path[d]) * width], &expected.out[d * width], width)) << "row " << path[d];
   }
-  ASSERT_LE(distance(whole.out, whole.out), 0) << what;
+  ASSERT_LE(distance(whole.out, whole.out), 0);
   // A row alone, with NaN in every row that is no ancestor of it.
   const int x = rows - 1;
   const auto path = path_to(c.parents, x);
@@ -137,7 +133,7 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
     if (std::ranges::find(path, other) == path.end())
       tree.kv.store->poison(tree.kv.pages(), c.first_entry + other, c.first_entry + other + 1);
   const NsaResult part = nsa_one(tree, nsa_rows_of(request, size_t(x), 1, c.shape));
-  ASSERT_TRUE(same_bits(part.out.data(), &whole.out[size_t(x) * width], width)) << what << " alone";
+  ASSERT_TRUE(stands_at(part.out, whole.out, x * c.shape.width())) << "alone";
 }
 
 TEST(CpuNsaTree, GivesARowTheBitsOfItsTokensInAChain) {

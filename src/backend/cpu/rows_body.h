@@ -15,27 +15,23 @@ static void norm_row(const float* x, const float* weight, double eps, int64_t n,
     }
   }
   for (; i < n; i += kLanes) {
-    const F32 a = load_first(x + i, int(n - i), zero());
+    const F32 a = load_row(x + i, int(n - i));
     part[0] = fma(a, a, part[0]);
   }
   const float total = sum((part[0] + part[1]) + (part[2] + part[3]));
   const F32 scale = set1(float(1 / __builtin_sqrt(double(total) / double(n) + eps)));
-  i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, load(x + i) * scale * load(weight + i));
-  if (i < n) {
-    const int rest = int(n - i);
-    store_first(out + i, load_first(x + i, rest, zero()) * scale * load_first(weight + i, rest, zero()), rest);
+  for (i = 0; i < n; i += kLanes) {
+    const int left = int(n - i);
+    store_first(out + i, load_row(x + i, left) * scale * load_row(weight + i, left), left);
   }
 }
 
 HUNCH_SIMD F32 silu(F32 a) { return a / (set1(1.0f) + exp(zero() - a)); }
 
 static void gate_row(const float* gate, const float* up, int64_t n, float* out) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, silu(load(gate + i)) * load(up + i));
-  if (i < n) {
-    const int rest = int(n - i);
-    store_first(out + i, silu(load_first(gate + i, rest, zero())) * load_first(up + i, rest, zero()), rest);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int left = int(n - i);
+    store_first(out + i, silu(load_row(gate + i, left)) * load_row(up + i, left), left);
   }
 }
 
@@ -47,11 +43,9 @@ HUNCH_SIMD F32 clamped(F32 gate, F32 up, F32 limit, F32 alpha) {
 
 static void gate_clamped_row(const float* gate, const float* up, int64_t n, float limit, float alpha, float* out) {
   const F32 l = set1(limit), a = set1(alpha);
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, clamped(load(gate + i), load(up + i), l, a));
-  if (i < n) {
-    const int rest = int(n - i);
-    store_first(out + i, clamped(load_first(gate + i, rest, zero()), load_first(up + i, rest, zero()), l, a), rest);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int left = int(n - i);
+    store_first(out + i, clamped(load_row(gate + i, left), load_row(up + i, left), l, a), left);
   }
 }
 
@@ -96,18 +90,16 @@ static void rope_row(float* x, int64_t heads, int64_t head_stride, const float* 
 namespace hunch::HUNCH_ISA {
 
 static constexpr RowsKernels rows_kernels() {
-  RowsKernels table;
-  table.norm = norm_row;
-  table.gate = gate_row;
-  table.gate_clamped = gate_clamped_row;
-  table.rope = rope_row;
-  table.scan = scan_logits;
-  table.collect = collect_ids;
-  table.choose = choose_token;
-  table.ratios = write_ratios;
-  table.scores = write_scores;
-  table.noise = noise_of_64;
-  return table;
+  return {.norm = norm_row,
+      .gate = gate_row,
+      .gate_clamped = gate_clamped_row,
+      .rope = rope_row,
+      .scan = scan_logits,
+      .collect = collect_ids,
+      .choose = choose_token,
+      .ratios = write_ratios,
+      .scores = write_scores,
+      .noise = noise_of_64};
 }
 
 }

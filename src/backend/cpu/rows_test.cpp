@@ -6,7 +6,7 @@
 namespace hunch {
 namespace {
 
-std::vector<float> gaussian(int64_t n, float spread = 1) { return test::gaussian(n, 6, spread); }
+Floats gaussian(int64_t n, float spread = 1) { return test::gaussian(n, 6, spread); }
 
 class CpuRows : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Isa, CpuRows, testing::ValuesIn(available_isas()), backend_name);
@@ -17,8 +17,8 @@ TEST_P(CpuRows, NormalisesLikeTheReference) {
   for (const int64_t n : {1, 5, 16, 31, 64, 100, 128, 1537}) {
     for (const int64_t rows : {1, 3, 200}) {
       const auto x = gaussian(rows * n, 3), weight = gaussian(n);
-      std::vector<float> got = x, want(x.size());
-      const View<float, 2> in_place(got.data(), rows, n);
+      Floats got = x, want(x.size());
+      const auto in_place = view(got, rows, n);
       cpu->norm({in_place, weight.data(), 1e-6, in_place});
       reference.norm({view(x, rows, n), weight.data(), 1e-6, view(want, rows, n)});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i])) << rows << " x " << n;
@@ -33,9 +33,8 @@ TEST_P(CpuRows, GatesLikeTheReferenceOverTheWholeRange) {
     for (const int64_t rows : {1, 50}) {
       auto gate = gaussian(rows * n, 30), up = gaussian(rows * n);
       gate[0] = 1000, gate.back() = -1000;
-      std::vector<float> got = gate, want = gate;
-      const View<float, 2> to(got.data(), rows, n), expected(want.data(), rows, n);
-      const View<const float, 2> factor(up.data(), rows, n);
+      Floats got = gate, want = gate;
+      const auto to = view(got, rows, n), expected = view(want, rows, n), factor = view(up, rows, n);
       cpu->gate({to, factor, to});
       reference.gate({expected, factor, expected});
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6 * std::abs(want[i]) + 1e-30) << gate[i];
@@ -54,16 +53,14 @@ TEST_P(CpuRows, RotatesWithTheBitsOfTheReference) {
     for (const int64_t rows : {1, 40}) {
       constexpr int64_t kHeads = 3;
       const int64_t width = 2 * half + 4;  // the last elements are not rotated
-      std::vector<int32_t> positions(rows);
+      Ints positions(rows);
       for (int64_t r = 0; r < rows; ++r) positions[r] = int32_t(r * 701);
-      std::vector<float> frequency(half);
+      Floats frequency(half);
       for (int64_t i = 0; i < half; ++i) frequency[i] = float(std::pow(10000.0, -double(i) / double(half)));
-      std::vector<float> got_angles(rows * half * 2), want_angles(got_angles.size());
-      const View<float, 3> got_view(got_angles.data(), rows, half, 2), want_view(want_angles.data(), rows, half, 2);
-      const View<const int32_t, 1> at(positions.data(), rows);
-      const View<const float, 1> f(frequency.data(), half);
-      cpu->rope_angles({at, f, 1.25f, got_view});
-      reference.rope_angles({at, f, 1.25f, want_view});
+      Floats got_angles(rows * half * 2), want_angles(got_angles.size());
+      const auto got_view = view(got_angles, rows, half, 2), want_view = view(want_angles, rows, half, 2);
+      cpu->rope_angles({view(positions), view(frequency), 1.25f, got_view});
+      reference.rope_angles({view(positions), view(frequency), 1.25f, want_view});
       ASSERT_EQ(got_angles, want_angles);
       for (const RopePairs pairs : {RopePairs::Halves, RopePairs::Neighbours}) {
         auto got = gaussian(rows * kHeads * width), want = got;
@@ -79,16 +76,16 @@ TEST_P(CpuRows, GivesARowTheSameBitsInAnyCompany) {
   constexpr int64_t kRows = 300, kWidth = 500;
   const auto x = gaussian(kRows * kWidth), weight = gaussian(kWidth);
   const auto many = make_cpu(GetParam(), 3), one = make_cpu(GetParam(), 1);
-  std::vector<float> all_norm(x.size()), all_gate(x.size()), alone(kWidth);
-  const View<const float, 2> in(x.data(), kRows, kWidth);
+  Floats all_norm(x.size()), all_gate(x.size()), alone(kWidth);
+  const auto in = view(x, kRows, kWidth);
   many->norm({in, weight.data(), 1e-5, view(all_norm, kRows, kWidth)});
   many->gate({in, in, view(all_gate, kRows, kWidth)});
   for (int64_t r = 0; r < kRows; ++r) {
-    const View<float, 2> out(alone.data(), 1, kWidth);
+    const auto out = view(alone, 1, kWidth);
     one->norm({in.slice(r, 1), weight.data(), 1e-5, out});
-    ASSERT_TRUE(test::same_bits(alone.data(), all_norm.data() + r * kWidth, kWidth));
+    ASSERT_TRUE(test::stands_at(alone, all_norm, r * kWidth));
     one->gate({in.slice(r, 1), in.slice(r, 1), out});
-    ASSERT_TRUE(test::same_bits(alone.data(), all_gate.data() + r * kWidth, kWidth));
+    ASSERT_TRUE(test::stands_at(alone, all_gate, r * kWidth));
   }
 }
 

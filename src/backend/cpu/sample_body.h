@@ -79,11 +79,11 @@ static void noise_of_64(const SampleRow& row, int64_t first_id, float* out) {
 
 HUNCH_SIMD F32 load_logits(const float* logits, int64_t i, int64_t vocab) {
   if (i + kLanes <= vocab) return load(logits + i);
-  return load_first(logits + i, i < vocab ? int(vocab - i) : 0, set1(-__builtin_inff()));
+  return load_first(logits + i, i < vocab ? int(vocab - i) : 0, set1(-kInf));
 }
 
 static LogitScan scan_logits(const float* logits, int64_t vocab, float* group_best) {
-  const F32 inf = set1(__builtin_inff());
+  const F32 inf = set1(kInf);
   F32 best = zero() - inf;
   Mask ordered = mask_of(0xffff), finite = mask_of(0);
   for (int64_t first = 0; first < vocab; first += kScanIds, group_best += kLanes) {
@@ -101,9 +101,7 @@ static LogitScan scan_logits(const float* logits, int64_t vocab, float* group_be
 }
 
 static int64_t collect_ids(const float* logits, int64_t vocab, float least, int32_t* ids) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  const I32 lanes = load_i32(lane);
+  const I32 lanes = lane_numbers();
   const F32 bound = set1(least);
   int64_t count = 0;
   for (int64_t i = 0; i < vocab; i += kLanes) {
@@ -143,13 +141,11 @@ HUNCH_SIMD bool may_win(const SampleRow& row, int64_t first_id, float greatest, 
 }
 
 static int32_t choose_token(const SampleRow& row) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  I32 ids = load_i32(lane), best_id = set1_i32(-1);
-  F32 best = set1(-__builtin_inff());
-  float reached = -__builtin_inff();  // the best score so far
+  I32 ids = lane_numbers(), best_id = set1_i32(-1);
+  F32 best = set1(-kInf);
+  float reached = -kInf;  // the best score so far
   for (int64_t first = 0; first < row.vocab; first += kNoiseIds, ids = ids + set1_i32(kNoiseIds)) {
-    F32 x[4], greatest = set1(-__builtin_inff());
+    F32 x[4], greatest = set1(-kInf);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       x[j] = load_logits(row.logits, first + j * kLanes, row.vocab);
@@ -169,9 +165,10 @@ static int32_t choose_token(const SampleRow& row) {
     reached = max_of(best);
   }
   alignas(64) float scores[kLanes];
+  alignas(64) int32_t lane[kLanes];
   store(scores, best), store(lane, best_id);
   int32_t token = -1;
-  float greatest = -__builtin_inff();
+  float greatest = -kInf;
   for (int i = 0; i < kLanes; ++i) {
     if (lane[i] < 0) continue;
     if (scores[i] > greatest || (scores[i] == greatest && lane[i] < token)) greatest = scores[i], token = lane[i];
@@ -180,10 +177,8 @@ static int32_t choose_token(const SampleRow& row) {
 }
 
 static void write_scores(const SampleRow& row, float* out) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  I32 ids = load_i32(lane);
-  const F32 never = set1(-__builtin_inff());
+  I32 ids = lane_numbers();
+  const F32 never = set1(-kInf);
   for (int64_t first = 0; first < row.vocab; first += kNoiseIds, ids = ids + set1_i32(kNoiseIds)) {
     I32 bits[4];
     philox_64(row, first, bits);
@@ -193,16 +188,13 @@ static void write_scores(const SampleRow& row, float* out) {
       if (left <= 0) break;
       const F32 x = load_logits(row.logits, i, row.vocab);
       const F32 score = log_ratio(row, x) + gumbel(bits[j]);
-      store_first(
-          out + i, select(possible(row, x, ids + set1_i32(j * kLanes)), score, never), left < kLanes ? int(left) : kLanes);
+      store_first(out + i, select(possible(row, x, ids + set1_i32(j * kLanes)), score, never), int(left));
     }
   }
 }
 
 static double write_ratios(const SampleRow& row, float* ratios) {
-  alignas(64) int32_t lane[kLanes];
-  for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  I32 ids = load_i32(lane);
+  I32 ids = lane_numbers();
   double total = 0;
   for (int64_t first = 0; first < row.vocab; first += kScanIds) {
     F32 part = zero();
@@ -210,7 +202,7 @@ static double write_ratios(const SampleRow& row, float* ratios) {
       const F32 x = load_logits(row.logits, i, row.vocab);
       const F32 ratio = select(possible(row, x, ids), exp(log_ratio(row, x)), zero());
       part = part + ratio;
-      store_first(ratios + i, ratio, int(row.vocab - i < kLanes ? row.vocab - i : kLanes));
+      store_first(ratios + i, ratio, int(row.vocab - i));
       ids = ids + set1_i32(kLanes);
     }
     total += double(sum(part));

@@ -19,8 +19,11 @@ struct Row {
   double temperature;
   double log_ratio(int32_t id) const { return logits[id] == best ? 0 : (double(logits[id]) - double(best)) / temperature; }
   double ratio(int32_t id) const { return std::exp(log_ratio(id)); }
-  bool before(int32_t a, int32_t b) const { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; }
 };
+
+auto by_logit(const float* logits) {
+  return [logits](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+}
 
 // Ratios in (0, 1] with the same exponent and first 5 bits of mantissa share a bucket; bucket 0 holds the greatest.
 constexpr int kBuckets = 127 << 5;
@@ -94,7 +97,7 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   const int64_t groups = (vocab + 255) / 256 * 16;
   if (by_top_k && params.top_k <= groups) {
     float* best = scratch.group_best.data();
-    std::nth_element(best, best + params.top_k - 1, best + groups, [](float a, float b) { return a > b; });
+    std::nth_element(best, best + params.top_k - 1, best + groups, std::greater<>());
     bound = std::max(bound, best[params.top_k - 1]);
   }
 
@@ -107,15 +110,13 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     };
     count = std::remove_if(ids, ids + count, too_small) - ids;
   }
-  const auto before = [&](int32_t a, int32_t b) { return row.before(a, b); };
+  const auto before = by_logit(logits);
   if (by_top_k && params.top_k < count) {
     std::nth_element(ids, ids + params.top_k - 1, ids + count, before);
     count = params.top_k;
   }
 
-  SampleRow kernel_row;
-  kernel_row.logits = logits, kernel_row.vocab = vocab;
-  kernel_row.best = scan.best, kernel_row.temperature = params.temperature;
+  SampleRow kernel_row{.logits = logits, .vocab = vocab, .best = scan.best, .temperature = params.temperature};
   kernel_row.seed = args.key.seed, kernel_row.sample = args.key.sample;
   kernel_row.stream = uint32_t(args.stream), kernel_row.position = uint32_t(args.positions(r));
   const auto cut_after = [&](int32_t last) { kernel_row.cut_logit = logits[last], kernel_row.cut_id = last; };
@@ -138,13 +139,13 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     count = reached;
   }
 
+  const auto score = [&](int32_t id) {
+    const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(id));
+    return row.log_ratio(id) - std::log(-std::log(u));
+  };
   if (count > kFewIds) {
     args.tokens(r) = kernels_.choose(kernel_row);
     if (wants_second(args) && args.tokens(r) >= 0) {  // the choice among the others, by the same scores
-      const auto score = [&](int32_t id) {
-        const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(id));
-        return row.log_ratio(id) - std::log(-std::log(u));
-      };
       std::copy_n(logits, vocab, scratch.ratios.data());
       scratch.ratios[args.tokens(r)] = -kInfinity;
       SampleRow others = kernel_row;
@@ -166,11 +167,10 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
   int32_t second = -1;
   for (int64_t i = 0; i < count; ++i) {
     total += row.ratio(ids[i]);
-    const double u = uniform(args.key, args.stream, uint32_t(args.positions(r)), uint32_t(ids[i]));
-    const double score = row.log_ratio(ids[i]) - std::log(-std::log(u));
-    if (score > greatest) second = args.tokens(r), next = greatest, greatest = score, args.tokens(r) = ids[i];
-    else if (score > next) second = ids[i], next = score;
-    if (num_ranked(args) > 0) scratch.few.push_back({ids[i], score});
+    const double own = score(ids[i]);
+    if (own > greatest) second = args.tokens(r), next = greatest, greatest = own, args.tokens(r) = ids[i];
+    else if (own > next) second = ids[i], next = own;
+    if (num_ranked(args) > 0) scratch.few.push_back({ids[i], own});
   }
   rank_few(args, r, scratch);
   note_second(second, greatest - next);
@@ -206,13 +206,12 @@ void CpuSampler::rank_many(const SampleArgs& args, int64_t r, const float* score
   row.cut_logit = std::numeric_limits<float>::lowest(), row.cut_id = int32_t(vocab);
   float bound = row.cut_logit;
   if (k <= groups) {
-    std::nth_element(best, best + k - 1, best + groups, [](float a, float b) { return a > b; });
+    std::nth_element(best, best + k - 1, best + groups, std::greater<>());
     bound = std::max(bound, best[k - 1]);
   }
   int32_t* ids = scratch.ids.data();
   const int64_t count = kernels_.collect(scores, vocab, bound, ids), some = std::min(k, count);
-  std::partial_sort(
-      ids, ids + some, ids + count, [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  std::partial_sort(ids, ids + some, ids + count, by_logit(scores));
   const double total = args.shares.data ? kernels_.ratios(row, scratch.ratios.data()) : 1;
   for (int64_t i = 0; i < k; ++i) {
     if (args.ranked.data) args.ranked(r, i) = i < some ? ids[i] : -1;
@@ -247,8 +246,7 @@ int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& s
   int64_t count = 0;
   for (int64_t i = 0; i < candidates; ++i)
     if (bucket_of(ratios[ids[i]]) == bucket) ids[count++] = ids[i];
-  const float* logits = row.logits;
-  std::sort(ids, ids + count, [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+  std::sort(ids, ids + count, by_logit(row.logits));
   for (int64_t i = 0; i + 1 < count; ++i)
     if (!((mass += double(ratios[ids[i]])) < wanted)) return ids[i];
   return ids[count - 1];

@@ -8,37 +8,31 @@
 namespace hunch {
 namespace {
 
-using test::kParams, test::same_bits;
+using test::kParams, test::part_of, test::same_bits, test::stands_at;
 
 constexpr float kInf = INFINITY, kNan = NAN;
+constexpr NoiseKey kKey{0x0123456789abcdef, 5};
 
 struct Sampled {
   Ints tokens;
-  std::vector<float> probs;
+  Floats probs;
   Ints seconds;
-  std::vector<float> leads;
+  Floats leads;
   Ints ranked;  // [row][k]
-  std::vector<float> shares;
+  Floats shares;
 };
 
 // Rows of `logits` at consecutive positions from first_position on.
-Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab, const SamplingParams& params,
-    int32_t first_position = 0, bool want_probs = true, int64_t k = 0) {
+Sampled sample(Backend& backend, const Floats& logits, int64_t vocab, const SamplingParams& params, int32_t first_position = 0,
+    bool want_probs = true, int64_t k = 0) {
   const int64_t rows = std::ssize(logits) / vocab;
   Ints positions(rows);
-  for (int64_t r = 0; r < rows; ++r) positions[r] = first_position + int32_t(r);
-  Sampled out{Ints(size_t(rows), -2), std::vector<float>(want_probs ? logits.size() : 0, -1.0f), Ints(size_t(rows), -2),
-      std::vector<float>(size_t(rows), -1.0f)};
-  SampleArgs args;
-  args.logits = view(logits, rows, vocab);
-  args.params = params;
-  args.key = {0x0123456789abcdef, 5};
-  args.stream = NoiseStream::Draft;
-  args.positions = view(positions, rows);
-  args.tokens = view(out.tokens, rows);
+  std::iota(positions.begin(), positions.end(), first_position);
+  Sampled out{
+      Ints(size_t(rows), -2), Floats(want_probs ? logits.size() : 0, -1.0f), Ints(size_t(rows), -2), Floats(size_t(rows), -1.0f)};
+  SampleArgs args{view(logits, rows, vocab), params, kKey, NoiseStream::Draft, view(positions, rows), view(out.tokens, rows)};
   if (want_probs) args.probs = view(out.probs, rows, vocab);
-  args.seconds = view(out.seconds, rows);
-  args.leads = view(out.leads, rows);
+  args.seconds = view(out.seconds, rows), args.leads = view(out.leads, rows);
   if (k > 0) {
     out.ranked.assign(rows * k, -2), out.shares.assign(rows * k, -1.0f);
     args.ranked = view(out.ranked, rows, k), args.shares = view(out.shares, rows, k);
@@ -47,7 +41,7 @@ Sampled sample(Backend& backend, const std::vector<float>& logits, int64_t vocab
   return out;
 }
 
-std::vector<float> gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
+Floats gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gaussian(n, seed, spread); }
 
 class CpuSample : public testing::TestWithParam<std::string> {
  protected:
@@ -85,12 +79,9 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
       Ints tokens(rows, -7), seconds(size_t(rows), -7), positions(rows, 0);
-      std::vector<float> leads(rows, -7);
+      Floats leads(rows, -7);
       std::iota(positions.begin(), positions.end(), 0);
-      SampleArgs args;
-      args.logits = view(logits, rows, vocab), args.params = params;
-      args.positions = view(positions, rows), args.tokens = view(tokens, rows);
-      args.key = {0x0123456789abcdef, 5}, args.stream = NoiseStream::Draft;
+      SampleArgs args{view(logits, rows, vocab), params, kKey, NoiseStream::Draft, view(positions, rows), view(tokens, rows)};
       args.leads = view(leads, rows);
       backend->sample(args);
       ASSERT_TRUE(same_bits(leads, both.leads));
@@ -132,7 +123,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
   for (const int64_t vocab : {20, 700, 3000})
     for (const float odd : {0.0f, kInf, -kInf, kNan})
       for (const int64_t many : {int64_t(1), vocab - 5, vocab}) {
-        std::vector<float> logits(vocab);
+        Floats logits(vocab);
         for (float& x : logits) x = float(random() % 4);
         for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
@@ -147,7 +138,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
 TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
   std::mt19937 random(8);
   for (const int64_t vocab : {40, 700, 3000}) {
-    std::vector<float> logits(vocab);
+    Floats logits(vocab);
     for (float& x : logits) x = float(random() % 4);  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
       const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
@@ -170,13 +161,13 @@ TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
     }
   }
   // A distance that overflows, met before anything was reached.
-  std::vector<float> far(kVocab, -3e38f);
+  Floats far(kVocab, -3e38f);
   far.back() = 3e38f;
   EXPECT_EQ(sample(*cpu_, far, kVocab, {1, 0, 1, 0}).tokens[0], kVocab - 1);
 }
 
 TEST_P(CpuSample, ReachesTopPExactlyAmongManyEquals) {
-  const std::vector<float> logits(2048, 1.5f);
+  const Floats logits(2048, 1.5f);
   for (const float top_p : {0.5f, 0.75f, 0.25f}) {
     const Sampled sampled = sample(*cpu_, logits, 2048, {1, 0, top_p, 0});
     for (size_t i = 0; i < 2048; ++i) ASSERT_EQ(sampled.probs[i] > 0, float(i) < 2048 * top_p) << i;
@@ -207,14 +198,12 @@ TEST_P(CpuSample, GivesARowTheSameTokenAndRanksInAnyCompany) {
     for (const SamplingParams& params : kParams) {
       const Sampled all = sample(*three, logits, kVocab, params, 0, true, best);
       for (int64_t r = 0; r < kRows; ++r) {
-        const std::vector<float> row(logits.begin() + r * kVocab, logits.begin() + (r + 1) * kVocab);
+        const auto row = part_of(logits, r * kVocab, kVocab);
         const Sampled alone = sample(*one, row, kVocab, params, int32_t(r), true, best);
         ASSERT_EQ(alone.tokens[0], all.tokens[r]);
-        ASSERT_TRUE(same_bits(alone.probs.data(), all.probs.data() + r * kVocab, kVocab));
-        for (int64_t i = 0; i < best; ++i) {
-          ASSERT_EQ(alone.ranked[i], all.ranked[r * best + i]);
-          ASSERT_TRUE(same_bits(&alone.shares[i], &all.shares[r * best + i], 1));
-        }
+        ASSERT_TRUE(stands_at(alone.probs, all.probs, r * kVocab));
+        ASSERT_EQ(alone.ranked, part_of(all.ranked, r * best, best));
+        ASSERT_TRUE(stands_at(alone.shares, all.shares, r * best));
         ASSERT_EQ(sample(*one, row, kVocab, params, int32_t(r), false, best).tokens, alone.tokens);
       }
     }

@@ -16,7 +16,7 @@ struct BlockScores {
 };
 
 HUNCH_SIMD void begin_scores(const BlockScores& s) {
-  const F32 start = set1(s.sink->maximum ? -__builtin_inff() : 0.0f);
+  const F32 start = set1(s.sink->maximum ? -kInf : 0.0f);
   for (int t = 0; t < kKeyTiles; ++t) store(s.total + t * kLanes, start);
 }
 HUNCH_SIMD void add_scores(const BlockScores& s, int row, int head, const F32 (&metric)[kKeyTiles]) {
@@ -39,7 +39,7 @@ HUNCH_SIMD void add_scores(const BlockScores& s, int row, int head, const F32 (&
 HUNCH_SIMD void put_scores(const ScoreSink& sink, int64_t first, F32 scores) {
   const int64_t left = sink.prefix_len - first;
   if (left <= 0) return;
-  if (!sink.blocks) return store_first(sink.out + first, scores, left < kLanes ? int(left) : kLanes);
+  if (!sink.blocks) return store_first(sink.out + first, scores, int(left));
   float of_blocks[2];
   max_of_halves(scores, of_blocks);
   float* out = sink.out + first / (kLanes / 2);
@@ -63,7 +63,7 @@ HUNCH_SIMD F32 fresh_weight(F32 product, F32 scale2, float lse) {
 static void combine_rows(const ScoreSink& sink, int num_rows, int64_t split) {
   const int64_t first = split * kSplitEntries;
   for (int64_t at = 0; at < kSplitEntries && first + at < sink.prefix_len; at += kLanes) {
-    F32 total = set1(sink.maximum ? -__builtin_inff() : 0.0f);
+    F32 total = set1(sink.maximum ? -kInf : 0.0f);
     for (int row = 0; row < num_rows; ++row) {
       if (!sink.row_used[row]) continue;
       const F32 sum = load(sink.row_sums + row * kSplitEntries + at);

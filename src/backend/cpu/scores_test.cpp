@@ -9,18 +9,12 @@ using test::expect_greatest, test::expect_scores, test::scored;
 
 // attention() and score_keys() of one request on one backend.
 AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRequest& request) {
-  std::vector<float> scores;
-  ScoreKeysArgs args;
-  args.scale = 1 / std::sqrt(float(kv.shape.head_dim));
-  args.q = view(request.q, request.last.size(), kv.shape.heads(), kv.shape.head_dim);
-  args.kv = kv.ref();
-  args.scores = score_args(request, kv.shape, scores);
-  backend.score_keys(args);
-  AttendResult result;
-  const int64_t stride = request.prefix_len + 5;
-  for (int set = 0; set < request.sets; ++set)
-    result.scores.emplace_back(scores.begin() + set * stride, scores.begin() + (set + 1) * stride);
-  return result;
+  Floats scores;
+  backend.score_keys({.scale = 1 / std::sqrt(float(kv.shape.head_dim)),
+      .q = view(request.q, request.last.size(), kv.shape.heads(), kv.shape.head_dim),
+      .kv = kv.ref(),
+      .scores = score_args(request, kv.shape, scores)});
+  return {.scores = sets_of(request, scores)};
 }
 
 TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
@@ -40,9 +34,8 @@ TEST(CpuScores, EqualReferenceForEveryMetricCombinationAndSet) {
                 const auto cpu = make_cpu(isa, 2);
                 const KvCase kv(*cpu, shape, len);
                 const float tolerance = logit_tolerance(dtype) * std::sqrt(float(rows));  // of a sum over rows
-                const std::string what = isa + " " + shape.name() + " rows " + std::to_string(rows) + " metric " +
-                    std::to_string(int(metric)) + " combine " + std::to_string(int(combine)) + " shared " +
-                    std::to_string(shared);
+                const auto what = fmt::format(
+                    "{} {} rows {} metric {} combine {} shared {}", isa, shape.name(), rows, int(metric), int(combine), shared);
                 expect_scores(attend_one(*cpu, kv, request), expected, prefix, tolerance, what);
                 const AttendResult by_keys = score_keys_alone(*cpu, kv, request);
                 expect_scores(by_keys, expected, prefix, tolerance, what + " by keys");
@@ -67,7 +60,7 @@ TEST(CpuScores, ChangeNoBitOfTheOutput) {
         const AttendResult with = attend_one(*cpu, kv, request);
         request.metric = ScoreMetric::None;
         const AttendResult without = attend_one(*cpu, kv, request);
-        EXPECT_TRUE(same_bits(with.out, without.out) && same_bits(with.lse, without.lse)) << isa;
+        EXPECT_TRUE(same_bits(with, without)) << isa;
       }
     }
 }

@@ -14,6 +14,7 @@
 namespace hunch::HUNCH_ISA {
 
 inline constexpr int kLanes = 16;
+inline constexpr float kInf = __builtin_inff();
 
 // Each register header provides, all by value:
 //   F32:  load store zero set1 | operators + - * / | fma(a, b, c) = a b + c | max(a, b), min(a, b): b where either is NaN
@@ -45,14 +46,17 @@ HUNCH_SIMD F32 load_first(const float* p, int n, F32 rest) {  // lanes >= n are 
   for (int i = 0; i < n && i < kLanes; ++i) lanes[i] = p[i];
   return load(lanes);
 }
+HUNCH_SIMD F32 load_row(const float* p, int left) { return left >= kLanes ? load(p) : load_first(p, left, zero()); }
 HUNCH_SIMD void store_first(float* p, F32 a, int n) {  // lanes >= n are not written
-  if (n >= kLanes) {
-    store(p, a);
-    return;
-  }
+  if (n >= kLanes) return store(p, a);
   alignas(64) float lanes[kLanes];
   store(lanes, a);
   for (int i = 0; i < n; ++i) p[i] = lanes[i];
+}
+
+HUNCH_SIMD I32 lane_numbers() {
+  alignas(64) static constexpr int32_t kNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load_i32(kNumbers);
 }
 
 // The two bf16 values of each 32-bit lane: the lower half is the even element.
@@ -96,7 +100,7 @@ HUNCH_SIMD F32 exp(F32 x) {
 
 // Natural logarithm to about 1 ulp for normal x > 0; 0 gives -inf, negative NaN, +inf +inf, NaN NaN. Denormals are scaled first.
 HUNCH_SIMD F32 log(F32 x) {
-  const F32 zero_ = zero(), inf = set1(__builtin_inff());
+  const F32 zero_ = zero(), inf = set1(kInf);
   const Mask tiny = less(x, set1(1.17549435e-38f));
   const F32 y = select(tiny, x * set1(8388608.0f), x);
   // y = 2^e m with m in [sqrt(1/2), sqrt(2))
@@ -117,7 +121,7 @@ HUNCH_SIMD F32 log(F32 x) {
   F32 r = fma(n, set1(-2.12194440e-4f), p * m * m2);
   r = fma(m2, set1(-0.5f), r);
   r = fma(n, set1(0.693359375f), m + r);
-  r = select(equal(x, zero_), set1(-__builtin_inff()), r);
+  r = select(equal(x, zero_), set1(-kInf), r);
   r = select(less(x, zero_), set1(__builtin_nanf("")), r);
   return select(less(x, inf), r, select(equal(x, inf), inf, x + x));  // x + x: a NaN stays one
 }

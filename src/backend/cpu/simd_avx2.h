@@ -15,6 +15,12 @@ struct Mask {  // all ones where set
   __m256i lo, hi;
 };
 
+// One instruction for each half.
+#define HUNCH_UNARY(To, name, From, op) \
+  HUNCH_SIMD To name(From a) { return {op(a.lo), op(a.hi)}; }
+#define HUNCH_BINARY(T, name, op) \
+  HUNCH_SIMD T name(T a, T b) { return {op(a.lo, b.lo), op(a.hi, b.hi)}; }
+
 HUNCH_SIMD F32 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 HUNCH_SIMD void store(float* p, F32 a) {
   _mm256_storeu_ps(p, a.lo);
@@ -22,24 +28,22 @@ HUNCH_SIMD void store(float* p, F32 a) {
 }
 HUNCH_SIMD F32 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 HUNCH_SIMD F32 set1(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
-HUNCH_SIMD F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-HUNCH_SIMD F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-HUNCH_SIMD F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-HUNCH_SIMD F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+HUNCH_BINARY(F32, operator+, _mm256_add_ps)
+HUNCH_BINARY(F32, operator-, _mm256_sub_ps)
+HUNCH_BINARY(F32, operator*, _mm256_mul_ps)
+HUNCH_BINARY(F32, operator/, _mm256_div_ps)
 HUNCH_SIMD F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
-HUNCH_SIMD F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
-HUNCH_SIMD F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-HUNCH_SIMD F32 sqrt(F32 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+HUNCH_BINARY(F32, max, _mm256_max_ps)
+HUNCH_BINARY(F32, min, _mm256_min_ps)
+HUNCH_UNARY(F32, sqrt, F32, _mm256_sqrt_ps)
 HUNCH_SIMD F32 round(F32 a) { return {_mm256_round_ps(a.lo, 8), _mm256_round_ps(a.hi, 8)}; }
-HUNCH_SIMD Mask less(F32 a, F32 b) {
-  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+template <int kHow>
+HUNCH_SIMD Mask compare(F32 a, F32 b) {
+  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, kHow)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, kHow))};
 }
-HUNCH_SIMD Mask less_equal(F32 a, F32 b) {
-  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_LE_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_LE_OQ))};
-}
-HUNCH_SIMD Mask equal(F32 a, F32 b) {
-  return {_mm256_castps_si256(_mm256_cmp_ps(a.lo, b.lo, _CMP_EQ_OQ)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, b.hi, _CMP_EQ_OQ))};
-}
+HUNCH_SIMD Mask less(F32 a, F32 b) { return compare<_CMP_LT_OQ>(a, b); }
+HUNCH_SIMD Mask less_equal(F32 a, F32 b) { return compare<_CMP_LE_OQ>(a, b); }
+HUNCH_SIMD Mask equal(F32 a, F32 b) { return compare<_CMP_EQ_OQ>(a, b); }
 HUNCH_SIMD F32 select(Mask m, F32 a, F32 b) {
   return {_mm256_blendv_ps(b.lo, a.lo, _mm256_castsi256_ps(m.lo)), _mm256_blendv_ps(b.hi, a.hi, _mm256_castsi256_ps(m.hi))};
 }
@@ -53,12 +57,12 @@ HUNCH_SIMD void store(void* p, I32 a) {
 }
 HUNCH_SIMD I32 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 HUNCH_SIMD I32 set1_i32(int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
-HUNCH_SIMD I32 operator+(I32 a, I32 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
-HUNCH_SIMD I32 operator-(I32 a, I32 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
-HUNCH_SIMD I32 operator*(I32 a, I32 b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
-HUNCH_SIMD I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
-HUNCH_SIMD I32 operator|(I32 a, I32 b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
-HUNCH_SIMD I32 operator^(I32 a, I32 b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+HUNCH_BINARY(I32, operator+, _mm256_add_epi32)
+HUNCH_BINARY(I32, operator-, _mm256_sub_epi32)
+HUNCH_BINARY(I32, operator*, _mm256_mullo_epi32)
+HUNCH_BINARY(I32, operator&, _mm256_and_si256)
+HUNCH_BINARY(I32, operator|, _mm256_or_si256)
+HUNCH_BINARY(I32, operator^, _mm256_xor_si256)
 template <int n>
 HUNCH_SIMD I32 shift_left(I32 a) {
   return {_mm256_slli_epi32(a.lo, n), _mm256_slli_epi32(a.hi, n)};
@@ -80,10 +84,10 @@ HUNCH_SIMD Mask less_unsigned(I32 a, I32 b) {
 HUNCH_SIMD I32 select(Mask m, I32 a, I32 b) {
   return {_mm256_blendv_epi8(b.lo, a.lo, m.lo), _mm256_blendv_epi8(b.hi, a.hi, m.hi)};
 }
-HUNCH_SIMD F32 to_f32(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-HUNCH_SIMD I32 to_i32(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
-HUNCH_SIMD I32 bits_of(F32 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
-HUNCH_SIMD F32 float_of(I32 a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+HUNCH_UNARY(F32, to_f32, I32, _mm256_cvtepi32_ps)
+HUNCH_UNARY(I32, to_i32, F32, _mm256_cvtps_epi32)
+HUNCH_UNARY(I32, bits_of, F32, _mm256_castps_si256)
+HUNCH_UNARY(F32, float_of, I32, _mm256_castsi256_ps)
 HUNCH_SIMD int32_t sum(I32 a) {
   const __m256i h = _mm256_add_epi32(a.lo, a.hi);
   __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
@@ -103,8 +107,8 @@ HUNCH_SIMD Mask mask_of(uint32_t bits) {
 HUNCH_SIMD uint32_t bits(Mask m) {
   return uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(m.lo))) | uint32_t(_mm256_movemask_ps(_mm256_castsi256_ps(m.hi))) << 8;
 }
-HUNCH_SIMD Mask both(Mask a, Mask b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
-HUNCH_SIMD Mask either(Mask a, Mask b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+HUNCH_BINARY(Mask, both, _mm256_and_si256)
+HUNCH_BINARY(Mask, either, _mm256_or_si256)
 HUNCH_SIMD bool none_of(Mask m) {
   const __m256i any = _mm256_or_si256(m.lo, m.hi);
   return _mm256_testz_si256(any, any);
@@ -129,26 +133,24 @@ HUNCH_SIMD F32 load_s8(const int8_t* p) {
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
 }
 // 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
-HUNCH_SIMD F32 load_f8(const std::byte* p) {
+HUNCH_SIMD __m256i f8_halves(const std::byte* p) {
   const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
+  return _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
+}
+HUNCH_SIMD F32 f32_of_halves(__m256i halves) {
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
+HUNCH_SIMD F32 load_f8(const std::byte* p) { return f32_of_halves(f8_halves(p)); }
 // The same of any codes: those of NaN are the ones that carry into bit 14, which makes a NaN of them.
 HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
-  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
-  const __m256i carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
-  halves = _mm256_or_si256(halves, _mm256_and_si256(carried, _mm256_set1_epi16(0x4000)));
-  return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+  const __m256i halves = f8_halves(p), carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
+  return f32_of_halves(_mm256_or_si256(halves, _mm256_and_si256(carried, _mm256_set1_epi16(0x4000))));
 }
 // Bits of the nearest bf16 in the low half of each lane.
 HUNCH_SIMD I32 bf16_bits(F32 a) {
   const I32 u = bits_of(a), high = shift_right<16>(u);
   const I32 rounded = shift_right<16>(u + (high & set1_i32(1)) + set1_i32(0x7fff));
-  const Mask nan = {
-      _mm256_castps_si256(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q)), _mm256_castps_si256(_mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))};
-  return select(nan, high | set1_i32(0x40), rounded);
+  return select(compare<_CMP_UNORD_Q>(a, a), high | set1_i32(0x40), rounded);
 }
 HUNCH_SIMD void store_bf16(uint16_t* p, F32 a) {
   const I32 b = bf16_bits(a);
@@ -208,7 +210,7 @@ HUNCH_SIMD I32 widen_s8(const void* p) {
   const auto* bytes = static_cast<const __m128i*>(p);
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(bytes)), _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes + 1))};
 }
-HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return {_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)}; }
+HUNCH_BINARY(I32, max_unsigned, _mm256_max_epu32)
 HUNCH_SIMD uint32_t max_unsigned(I32 a) {
   const __m256i h = _mm256_max_epu32(a.lo, a.hi);
   __m128i q = _mm_max_epu32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
@@ -220,5 +222,7 @@ HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(low.lo, low.hi), 0xd8));
   _mm256_storeu_si256((__m256i*)(p + 16), _mm256_permute4x64_epi64(_mm256_packs_epi32(high.lo, high.hi), 0xd8));
 }
+#undef HUNCH_UNARY
+#undef HUNCH_BINARY
 
 }

@@ -15,18 +15,24 @@ struct Mask {
   __mmask16 v;
 };
 
+// One instruction.
+#define HUNCH_UNARY(To, name, From, op) \
+  HUNCH_SIMD To name(From a) { return {op(a.v)}; }
+#define HUNCH_BINARY(To, name, T, op) \
+  HUNCH_SIMD To name(T a, T b) { return {op(a.v, b.v)}; }
+
 HUNCH_SIMD F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 HUNCH_SIMD void store(float* p, F32 a) { _mm512_storeu_ps(p, a.v); }
 HUNCH_SIMD F32 zero() { return {_mm512_setzero_ps()}; }
 HUNCH_SIMD F32 set1(float a) { return {_mm512_set1_ps(a)}; }
-HUNCH_SIMD F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
-HUNCH_SIMD F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
-HUNCH_SIMD F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
-HUNCH_SIMD F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+HUNCH_BINARY(F32, operator+, F32, _mm512_add_ps)
+HUNCH_BINARY(F32, operator-, F32, _mm512_sub_ps)
+HUNCH_BINARY(F32, operator*, F32, _mm512_mul_ps)
+HUNCH_BINARY(F32, operator/, F32, _mm512_div_ps)
 HUNCH_SIMD F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-HUNCH_SIMD F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
-HUNCH_SIMD F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
-HUNCH_SIMD F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
+HUNCH_BINARY(F32, max, F32, _mm512_max_ps)
+HUNCH_BINARY(F32, min, F32, _mm512_min_ps)
+HUNCH_UNARY(F32, sqrt, F32, _mm512_sqrt_ps)
 HUNCH_SIMD F32 round(F32 a) { return {_mm512_roundscale_ps(a.v, 0)}; }
 HUNCH_SIMD F32 past_round(F32 a) { return {_mm512_reduce_ps(a.v, 0)}; }  // a - round(a), exact; 0 where a is infinite
 HUNCH_SIMD F32 scale2(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
@@ -39,12 +45,12 @@ HUNCH_SIMD I32 load_i32(const void* p) { return {_mm512_loadu_si512(p)}; }
 HUNCH_SIMD void store(void* p, I32 a) { _mm512_storeu_si512(p, a.v); }
 HUNCH_SIMD I32 zero_i32() { return {_mm512_setzero_si512()}; }
 HUNCH_SIMD I32 set1_i32(int32_t a) { return {_mm512_set1_epi32(a)}; }
-HUNCH_SIMD I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-HUNCH_SIMD I32 operator-(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
-HUNCH_SIMD I32 operator*(I32 a, I32 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
-HUNCH_SIMD I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
-HUNCH_SIMD I32 operator|(I32 a, I32 b) { return {_mm512_or_si512(a.v, b.v)}; }
-HUNCH_SIMD I32 operator^(I32 a, I32 b) { return {_mm512_xor_si512(a.v, b.v)}; }
+HUNCH_BINARY(I32, operator+, I32, _mm512_add_epi32)
+HUNCH_BINARY(I32, operator-, I32, _mm512_sub_epi32)
+HUNCH_BINARY(I32, operator*, I32, _mm512_mullo_epi32)
+HUNCH_BINARY(I32, operator&, I32, _mm512_and_si512)
+HUNCH_BINARY(I32, operator|, I32, _mm512_or_si512)
+HUNCH_BINARY(I32, operator^, I32, _mm512_xor_si512)
 template <int n>
 HUNCH_SIMD I32 shift_left(I32 a) {
   return {_mm512_slli_epi32(a.v, n)};
@@ -57,14 +63,14 @@ template <int n>
 HUNCH_SIMD I32 shift_right_sign(I32 a) {
   return {_mm512_srai_epi32(a.v, n)};
 }
-HUNCH_SIMD Mask equal(I32 a, I32 b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
-HUNCH_SIMD Mask less(I32 a, I32 b) { return {_mm512_cmplt_epi32_mask(a.v, b.v)}; }
-HUNCH_SIMD Mask less_unsigned(I32 a, I32 b) { return {_mm512_cmplt_epu32_mask(a.v, b.v)}; }
+HUNCH_BINARY(Mask, equal, I32, _mm512_cmpeq_epi32_mask)
+HUNCH_BINARY(Mask, less, I32, _mm512_cmplt_epi32_mask)
+HUNCH_BINARY(Mask, less_unsigned, I32, _mm512_cmplt_epu32_mask)
 HUNCH_SIMD I32 select(Mask m, I32 a, I32 b) { return {_mm512_mask_blend_epi32(m.v, b.v, a.v)}; }
-HUNCH_SIMD F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-HUNCH_SIMD I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
-HUNCH_SIMD I32 bits_of(F32 a) { return {_mm512_castps_si512(a.v)}; }
-HUNCH_SIMD F32 float_of(I32 a) { return {_mm512_castsi512_ps(a.v)}; }
+HUNCH_UNARY(F32, to_f32, I32, _mm512_cvtepi32_ps)
+HUNCH_UNARY(I32, to_i32, F32, _mm512_cvtps_epi32)
+HUNCH_UNARY(I32, bits_of, F32, _mm512_castps_si512)
+HUNCH_UNARY(F32, float_of, I32, _mm512_castsi512_ps)
 HUNCH_SIMD int32_t sum(I32 a) { return _mm512_reduce_add_epi32(a.v); }
 
 HUNCH_SIMD Mask first_lanes(int n) { return {__mmask16(n >= 16 ? 0xffffu : n <= 0 ? 0u : (1u << n) - 1)}; }
@@ -80,24 +86,21 @@ HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
 HUNCH_SIMD F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 HUNCH_SIMD F32 load_s8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 // 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
-HUNCH_SIMD F32 load_f8(const std::byte* p) {
-  const __m256i halves = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  return {_mm512_cvtph_ps(_mm256_and_si256(halves, _mm256_set1_epi16(int16_t(0xbfff))))};
+HUNCH_SIMD __m256i f8_halves(const std::byte* p) {
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  return _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
 }
+HUNCH_SIMD F32 load_f8(const std::byte* p) { return {_mm512_cvtph_ps(f8_halves(p))}; }
 // The same of any codes: those of NaN are the ones that carry into bit 14, which makes a NaN of them.
 HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
-  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  const __m256i halves = _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
-  const __m256i carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
+  const __m256i halves = f8_halves(p), carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
   return {_mm512_cvtph_ps(_mm256_ternarylogic_epi32(halves, carried, _mm256_set1_epi16(0x4000), 0xf8))};  // halves | carried & c
 }
 // Bits of the nearest bf16 in the low half of each lane. Not vcvtneps2bf16: that one flushes denormals.
 HUNCH_SIMD I32 bf16_bits(F32 a) {
-  const __m512i u = _mm512_castps_si512(a.v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-  const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-  return {_mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), rounded, quiet)};
+  const I32 u = bits_of(a), high = shift_right<16>(u);
+  const I32 rounded = shift_right<16>(u + (high & set1_i32(1)) + set1_i32(0x7fff));
+  return select({_mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q)}, high | set1_i32(0x40), rounded);
 }
 HUNCH_SIMD void store_bf16(uint16_t* p, F32 a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(bf16_bits(a).v)); }
 HUNCH_SIMD void store_f16(uint16_t* p, F32 a) {
@@ -161,7 +164,7 @@ HUNCH_SIMD I32 look_up(const uint8_t (&table)[16], I32 a) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), a.v)};
 }
 HUNCH_SIMD I32 widen_s8(const void* p) { return {_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)p))}; }
-HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return {_mm512_max_epu32(a.v, b.v)}; }
+HUNCH_BINARY(I32, max_unsigned, I32, _mm512_max_epu32)
 HUNCH_SIMD uint32_t max_unsigned(I32 a) { return _mm512_reduce_max_epu32(a.v); }
 // Beside 1.5 2^23 an integer stands in the low bits of the sum; one permutation takes those of 32 lanes.
 HUNCH_SIMD void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
@@ -179,5 +182,7 @@ HUNCH_SIMD F32 dot_bf16(F32 acc, I32 a, I32 b) { return {_mm512_dpbf16_ps(acc.v,
 // 16 values of `low`, then 16 of `high`, rounded to bf16 (denormals become zero).
 HUNCH_SIMD I32 to_bf16(F32 low, F32 high) { return {(__m512i)_mm512_cvtne2ps_pbh(high.v, low.v)}; }
 #endif
+#undef HUNCH_UNARY
+#undef HUNCH_BINARY
 
 }

@@ -25,6 +25,10 @@ struct Mask {  // all ones where set
   T out; \
   for (int i = 0; i < 4; ++i) out.v[i] = (expr); \
   return out
+#define HUNCH_LANES(T, expr) \
+  T out; \
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = (expr); \
+  return out
 HUNCH_SIMD F32 load(const float* p) {
   F32 out;
   __builtin_memcpy(&out, p, 64);
@@ -107,11 +111,7 @@ HUNCH_CALL F32 scale2(F32 a, F32 n) {
 }
 
 HUNCH_SIMD Mask first_lanes(int n) { HUNCH_EACH(Mask, Int4((Int4{0, 1, 2, 3} + 4 * i) < Int4{n, n, n, n})); }
-HUNCH_SIMD Mask mask_of(uint32_t bits) {
-  Mask out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = -int32_t((bits >> i) & 1);
-  return out;
-}
+HUNCH_SIMD Mask mask_of(uint32_t bits) { HUNCH_LANES(Mask, -int32_t((bits >> i) & 1)); }
 HUNCH_SIMD uint32_t bits(Mask m) {
   uint32_t out = 0;
   for (int i = 0; i < 16; ++i) out |= uint32_t(m.v[i / 4][i % 4] & 1) << i;
@@ -124,38 +124,15 @@ HUNCH_SIMD bool none_of(Mask m) {
   return (any[0] | any[1] | any[2] | any[3]) == 0;
 }
 
-HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
-  F32 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = bf16_to_f32(p[i]);
-  return out;
-}
-HUNCH_CALL F32 load_f16(const uint16_t* p) {
-  F32 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f16_to_f32(p[i]);
-  return out;
-}
+HUNCH_SIMD F32 load_bf16(const uint16_t* p) { HUNCH_LANES(F32, bf16_to_f32(p[i])); }
+HUNCH_CALL F32 load_f16(const uint16_t* p) { HUNCH_LANES(F32, f16_to_f32(p[i])); }
 HUNCH_CALL F32 load_f8(const std::byte* p) {
-  F32 out;
-  for (int i = 0; i < 16; ++i)
-    out.v[i / 4][i % 4] = f16_to_f32(uint16_t((uint8_t(p[i]) & 128) << 8 | (uint8_t(p[i]) & 127) << 7));
-  return out;
+  HUNCH_LANES(F32, f16_to_f32(uint16_t((uint8_t(p[i]) & 128) << 8 | (uint8_t(p[i]) & 127) << 7)));
 }
 // The same of any codes, NaN staying NaN.
-HUNCH_CALL F32 load_f8_nan(const std::byte* p) {
-  F32 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f8_to_f32(uint8_t(p[i])) * 0x1p-8f;
-  return out;
-}
-HUNCH_SIMD F32 load_s8(const int8_t* p) {
-  F32 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = float(p[i]);
-  return out;
-}
-HUNCH_CALL I32 bf16_bits(F32 a) {
-  I32 out;
-  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = f32_to_bf16(a.v[i / 4][i % 4]);
-  return out;
-}
+HUNCH_CALL F32 load_f8_nan(const std::byte* p) { HUNCH_LANES(F32, f8_to_f32(uint8_t(p[i])) * 0x1p-8f); }
+HUNCH_SIMD F32 load_s8(const int8_t* p) { HUNCH_LANES(F32, float(p[i])); }
+HUNCH_CALL I32 bf16_bits(F32 a) { HUNCH_LANES(I32, f32_to_bf16(a.v[i / 4][i % 4])); }
 HUNCH_CALL void store_bf16(uint16_t* p, F32 a) {
   for (int i = 0; i < 16; ++i) p[i] = f32_to_bf16(a.v[i / 4][i % 4]);
 }
@@ -208,11 +185,8 @@ HUNCH_CALL I32 look_up(const uint8_t (&table)[16], I32 a) {
   return load_i32(bytes);
 }
 HUNCH_CALL I32 widen_s8(const void* p) {
-  I32 out;
   const auto* bytes = static_cast<const int8_t*>(p);
-  for (int i = 0; i < 16; ++i)
-    out.v[i / 4][i % 4] = int32_t(uint32_t(uint16_t(bytes[2 * i])) | uint32_t(uint16_t(bytes[2 * i + 1])) << 16);
-  return out;
+  HUNCH_LANES(I32, int32_t(uint32_t(uint16_t(bytes[2 * i])) | uint32_t(uint16_t(bytes[2 * i + 1])) << 16));
 }
 HUNCH_SIMD I32 max_unsigned(I32 a, I32 b) { return select(less_unsigned(a, b), b, a); }
 HUNCH_CALL uint32_t max_unsigned(I32 a) {
@@ -225,5 +199,6 @@ HUNCH_CALL void store_s16(int16_t* p, F32 a, F32 b, F32 f) {
   for (int i = 0; i < 16; ++i) p[i] = int16_t(low.v[i / 4][i % 4]), p[16 + i] = int16_t(high.v[i / 4][i % 4]);
 }
 #undef HUNCH_EACH
+#undef HUNCH_LANES
 
 }

@@ -151,10 +151,10 @@ void Threads::work(int worker) {
   }
 }
 
-void Threads::run_loop(int64_t num_items, void* self, Call call) {
+void Threads::run_loop(int64_t num_items, void* self, Call call, bool alone) {
   if (num_items <= 0) return;
   HUNCH_CHECK(num_items < (int64_t(1) << 31));
-  if (num_items == 1 || count_ == 1) {
+  if (alone || num_items == 1 || count_ == 1) {
     for (int64_t item = 0; item < num_items; ++item) call(self, item, 0);
     return;
   }

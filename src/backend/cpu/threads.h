@@ -24,12 +24,13 @@ class Threads {
   int count() const { return count_; }
 
   // Calls fn(item, worker) once for every item in [0, num_items), in any order, on any worker in [0, count()), and returns when
-  // all have returned; what they wrote is visible then. Never allocates. Not to be called from inside an item.
+  // all have returned; what they wrote is visible then. Never allocates. Not to be called from inside an item. `alone`: the
+  // caller is done with all of them before a fork and join would be.
   template <class F>
-  void run(int64_t num_items, F&& fn) {
+  void run(int64_t num_items, F&& fn, bool alone = false) {
     using Fn = std::remove_reference_t<F>;
-    run_loop(num_items, const_cast<void*>(static_cast<const void*>(&fn)),
-        [](void* self, int64_t item, int worker) { (*static_cast<Fn*>(self))(item, worker); });
+    const Call call = [](void* self, int64_t item, int worker) { (*static_cast<Fn*>(self))(item, worker); };
+    run_loop(num_items, const_cast<void*>(static_cast<const void*>(&fn)), call, alone);
   }
 
   // Private memory of each worker, aligned to 64, valid until the next reserve(); contents do not survive a run. reserve() grows
@@ -39,7 +40,7 @@ class Threads {
 
  private:
   using Call = void (*)(void* self, int64_t item, int worker);
-  void run_loop(int64_t num_items, void* self, Call call);
+  void run_loop(int64_t num_items, void* self, Call call, bool alone);
   bool take_items(uint64_t& seen, int worker);
   void work(int worker);
 

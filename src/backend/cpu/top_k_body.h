@@ -60,9 +60,9 @@ static void select_top(const TopKItem& item) {
   uint32_t* candidates = keys + padded + kLanes;
   uint32_t* counts = candidates + padded + kLanes;  // [4][kBins]
 
-  for (int64_t j = -item.reach; j < 0; j += kLanes) store(y + j, set1(-__builtin_inff()));
+  for (int64_t j = -item.reach; j < 0; j += kLanes) store(y + j, set1(-kInf));
   for (int64_t j = 0; j < padded; j += kLanes)
-    store(y + j, j + kLanes <= n ? load(item.scores + j) : load_first(item.scores + j, int(n - j), set1(-__builtin_inff())));
+    store(y + j, j + kLanes <= n ? load(item.scores + j) : load_first(item.scores + j, int(n - j), set1(-kInf)));
   for (int reach = 0, i = 0; reach < item.spread; ++i) {
     const int step = reach + 1 < item.spread - reach ? reach + 1 : item.spread - reach;
     if (step < n) dilate(y, n, step, item.factors[i]);
@@ -103,8 +103,7 @@ static void select_top(const TopKItem& item) {
 
   // Above the threshold: all. At it: the first `left`, since ties go to the lower index.
   const I32 cut = set1_i32(int32_t(threshold));
-  alignas(64) static constexpr int32_t kLaneNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const I32 lane = load_i32(kLaneNumbers);
+  const I32 lane = lane_numbers();
   int32_t* out = item.index;
   int32_t* const out_end = item.index + item.count;
   for (int64_t j = 0; j < n && out < out_end; j += kLanes) {
@@ -124,10 +123,6 @@ static void select_top(const TopKItem& item) {
   }
 }
 
-static constexpr TopKKernels top_k_kernels() {
-  TopKKernels table;
-  table.select = select_top;
-  return table;
-}
+static constexpr TopKKernels top_k_kernels() { return {.select = select_top}; }
 
 }

@@ -2,13 +2,11 @@
 #include "backend/ops/top_k.h"
 
 #include "backend/cpu/kv_fixture.h"
-#include "base/test_results.h"
 
 namespace hunch {
 namespace {
 
-Ints select(Backend& backend, const std::vector<float>& scores, int sets, int64_t count, int spread, int sinks, int recent,
-    int block = 1) {
+Ints select(Backend& backend, const Floats& scores, int sets, int64_t count, int spread, int sinks, int recent, int block = 1) {
   const int64_t n = std::ssize(scores) / sets;
   Ints index(sets * count * block, -1);
   TopKArgs args;
@@ -28,7 +26,7 @@ TEST(CpuTopK, EqualsASortOnRandomScoresTiesAndSpecialValues) {
     for (int trial = 0; trial < 400; ++trial) {
       const int64_t n = 1 + int64_t(random() % 700);
       const int sets = 1 + trial % 3, kind = trial % 5;
-      std::vector<float> scores(n * sets);
+      Floats scores(n * sets);
       for (float& s : scores) {
         s = float(random()) / 4294967296.0f;
         if (kind == 1) s = float(random() % 5) * 0.25f;  // ties
@@ -58,7 +56,7 @@ TEST(CpuTopK, EqualsASortWhateverASampleSees) {
     for (int trial = 0; trial < 60; ++trial) {
       const int64_t n = 1024 + int64_t(random() % 3000), count = 1 + int64_t(random() % uint32_t(n / 2));
       const int great = trial % 4;
-      std::vector<float> scores(n);
+      Floats scores(n);
       for (size_t i = 0; i < scores.size(); ++i) {
         const bool is_great = great == 0 ? i % 8 == 0 : great == 1 ? i % 8 != 0 : random() % 9 == 0;
         scores[i] = float(random() % 1000) * (is_great ? 1.0f : great == 3 ? -1.0f : 1e-4f);
@@ -76,7 +74,7 @@ TEST(CpuTopK, DilatesAsTheReferenceDoes) {
     const auto cpu = make_cpu(isa);
     for (int spread : {1, 2, 3, 7, 8, 15, 16, 17, 40, 100})
       for (int64_t n : {1, 5, 16, 17, 64, 100, 777}) {
-        std::vector<float> scores(n);
+        Floats scores(n);
         for (float& s : scores) s = random() % 9 == 0 ? float(random()) / 4294967296.0f : 0.0f;
         const int64_t count = std::max<int64_t>(1, n / 5);
         ASSERT_EQ(select(*cpu, scores, 1, count, spread, 2, 3), select(reference, scores, 1, count, spread, 2, 3))
@@ -95,7 +93,7 @@ TEST(CpuTopK, WorksOnAMillionScores) {
 
 TEST(CpuTopK, GivesTheFirstIndicesWhenAllScoresAreEqual) {
   for (const std::string& isa : available_isas()) {
-    const auto index = select(*make_cpu(isa), std::vector<float>(500, 0.25f), 1, 123, 0, 0, 0);
+    const auto index = select(*make_cpu(isa), Floats(500, 0.25f), 1, 123, 0, 0, 0);
     for (int i = 0; i < 123; ++i) ASSERT_EQ(index[i], i) << isa;
   }
 }

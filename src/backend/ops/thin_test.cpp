@@ -1,11 +1,8 @@
 // Experts that a sparse check leaves out.
 #include "backend/ops/thin.h"
 
-#include <algorithm>
-#include <cmath>
-
+#include "backend/test_inputs.h"
 #include "base/random.h"
-#include "base/test_results.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -16,7 +13,7 @@ using test::view;
 using Mode = ExpertSkip;
 
 struct Rows {
-  explicit Rows(std::vector<std::vector<float>> weights, std::vector<Ints> of = {}) : rows(std::ssize(weights)) {
+  explicit Rows(std::vector<Floats> weights, std::vector<Ints> of = {}) : rows(std::ssize(weights)) {
     k = std::ssize(weights[0]);
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t i = 0; i < k; ++i) {
@@ -32,13 +29,13 @@ struct Rows {
     return skipped;
   }
   int64_t rows, k;
-  std::vector<float> shares;
+  Floats shares;
   Ints ids;
 };
 
 // 400 rows of 8 random weights that sum to 1.
-std::vector<std::vector<float>> random_rows(uint64_t seed) {
-  std::vector<std::vector<float>> out(400, std::vector<float>(8));
+std::vector<Floats> random_rows(uint64_t seed) {
+  std::vector<Floats> out(400, Floats(8));
   uint32_t n = 0;
   for (auto& row : out) {
     float sum = 0;
@@ -49,10 +46,10 @@ std::vector<std::vector<float>> random_rows(uint64_t seed) {
   return out;
 }
 
-std::vector<float> medians(const std::vector<std::vector<float>>& rows) {
-  std::vector<float> betas;
+Floats medians(const std::vector<Floats>& rows) {
+  Floats betas;
   for (size_t m = 0; m < 7; ++m) {
-    std::vector<float> all;
+    Floats all;
     for (const auto& row : rows) all.push_back(tail_ratios(view(row, 8))[m]);
     std::nth_element(all.begin(), all.begin() + 200, all.end());
     betas.push_back(all[200]);
@@ -61,7 +58,7 @@ std::vector<float> medians(const std::vector<std::vector<float>>& rows) {
 }
 
 TEST(ThinExperts, RatiosAreOfTheLeastWeights) {
-  const std::vector<float> row{0.1f, 0.4f, 0.2f, 0.3f};
+  const Floats row{0.1f, 0.4f, 0.2f, 0.3f};
   const auto ratios = tail_ratios(view(row, 4));
   ASSERT_EQ(ratios.size(), 3u);
   EXPECT_NEAR(ratios[0], 0.6f, 1e-6);
@@ -91,7 +88,7 @@ TEST(ThinExperts, TheLiteralRuleIsAllOrNothingAndPassesHalfOfItsCalibration) {
 }
 
 TEST(ThinExperts, TailMassBoundsWhatGoes) {
-  const std::vector<std::vector<float>> weights{{0.5f, 0.04f, 0.4f, 0.06f}, {0.25f, 0.25f, 0.25f, 0.25f}};
+  const std::vector<Floats> weights{{0.5f, 0.04f, 0.4f, 0.06f}, {0.25f, 0.25f, 0.25f, 0.25f}};
   Rows r(weights);
   EXPECT_EQ(r.skip({.mode = Mode::TailMass, .most = 3, .mass = 0.11f}), 2);
   EXPECT_EQ(r.ids, (Ints{0, -1, 2, -1, 4, 5, 6, 7}));

@@ -2,7 +2,7 @@
 #include "backend/ops/experts.h"
 
 #include "backend/reference/reference_backend.h"
-#include "base/test_results.h"
+#include "backend/test_inputs.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
@@ -10,20 +10,22 @@ namespace {
 
 using test::view;
 
+constexpr float kNan = NAN;
+
 struct Routed {
   Ints ids;
-  std::vector<float> shares;
+  Floats shares;
 };
 
 // `how`: all but logits and what comes of them.
-Routed route(const std::vector<float>& logits, int64_t k, RouteArgs how, int64_t rows = 1) {
-  Routed out{Ints(size_t(rows * k), -1), std::vector<float>(size_t(rows * k))};
+Routed route(const Floats& logits, int64_t k, RouteArgs how, int64_t rows = 1) {
+  Routed out{Ints(size_t(rows * k), -1), Floats(size_t(rows * k))};
   how.logits = view(logits, rows, std::ssize(logits) / rows);
   how.ids = view(out.ids, rows, k), how.shares = view(out.shares, rows, k);
   ReferenceBackend().route(how);
   return out;
 }
-Routed route(const std::vector<float>& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
+Routed route(const Floats& logits, int64_t k, bool normalise, int64_t rows = 1, Routing routing = Routing::Softmax) {
   return route(logits, k, {.routing = routing, .normalise = normalise}, rows);
 }
 
@@ -44,8 +46,7 @@ TEST(Route, TiesGoToTheLowerIdAndNanRanksLowest) {
   EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, true).ids, (Ints{0, 1, 3}));
   EXPECT_EQ(route({0, 0, 0, 0}, 2, false).ids, (Ints{0, 1}));
   EXPECT_EQ(route({-2, -1, 5}, 3, false).ids, (Ints{0, 1, 2}));
-  const float nan = NAN;
-  for (const int32_t id : route({1, nan, 2, nan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
+  for (const int32_t id : route({1, kNan, 2, kNan}, 2, true).ids) EXPECT_TRUE(id >= 0 && id < 4);
 }
 
 TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
@@ -57,16 +58,14 @@ TEST(Route, SharesOfTheChosenAreTheSoftmaxOverThemAlone) {
   EXPECT_EQ(route({1, 3, 1, 3, 1}, 3, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{0, 1, 3}));
   // By logits: their softmax over all would not tell the second from the third.
   EXPECT_EQ(route({0, -300, -200}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{0, 2}));
-  const float nan = NAN;
-  EXPECT_EQ(route({nan, 1, nan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{1, 3}));
+  EXPECT_EQ(route({kNan, 1, kNan, 2}, 2, false, 1, Routing::SoftmaxOfChosen).ids, (Ints{1, 3}));
 }
 
 struct Groups {
   int groups = 1, kept = 1;
   float scale = 1;
 };
-Routed route_deepseek(
-    const std::vector<float>& logits, const std::vector<float>& bias, int64_t k, Groups g, bool normalise = true) {
+Routed route_deepseek(const Floats& logits, const Floats& bias, int64_t k, Groups g, bool normalise = true) {
   return route(logits, k,
       {
           .routing = bias.empty() ? Routing::Softmax : Routing::Sigmoid,
@@ -93,26 +92,23 @@ TEST(Route, TheBiasChoosesAndTheSigmoidShares) {
 TEST(Route, GroupsAreAsGoodAsTheirTwoBestAndDroppedOnesAreNeverChosen) {
   const float three = std::log(3.0f);
   // Groups of two: 0.75 + 0.25, 0.5 + 0.5 (a tie, the lower stays), 0.75 + 0.5.
-  const std::vector<float> logits{three, -three, 0, 0, three, 0}, zero(6, 0.0f);
+  const Floats logits{three, -three, 0, 0, three, 0}, zero(6, 0.0f);
   EXPECT_EQ(route_deepseek(logits, zero, 2, {3, 1}).ids, (Ints{4, 5}));
   EXPECT_EQ(route_deepseek(logits, zero, 4, {3, 2}).ids, (Ints{0, 1, 4, 5}));
   // What is kept may lie below zero: implementations that put zeros in place of dropped experts go wrong here.
   EXPECT_EQ(route_deepseek(logits, {-3, -3, -3, -3, -2, -2}, 2, {3, 1}).ids, (Ints{4, 5}));
   // By softmax a group is as good as its best alone.
   EXPECT_EQ(route_deepseek({5, -9, 4, 4, 0, 0}, {}, 2, {3, 1}, false).ids, (Ints{0, 1}));
-  const float nan = NAN;
-  EXPECT_EQ(route_deepseek({nan, nan, 0, nan, -1, -1}, zero, 2, {3, 1}).ids, (Ints{4, 5}));
-  for (const int32_t id : route_deepseek({nan, nan, nan, nan, nan, nan}, zero, 2, {3, 1}).ids) EXPECT_TRUE(id >= 0 && id < 2);
+  EXPECT_EQ(route_deepseek({kNan, kNan, 0, kNan, -1, -1}, zero, 2, {3, 1}).ids, (Ints{4, 5}));
+  for (const int32_t id : route_deepseek({kNan, kNan, kNan, kNan, kNan, kNan}, zero, 2, {3, 1}).ids)
+    EXPECT_TRUE(id >= 0 && id < 2);
 }
 
 TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
   ReferenceBackend backend;
   std::vector<std::unique_ptr<Weight>> weights;
-  const auto matrix = [&](const std::vector<float>& values, int64_t rows) {
-    Tensor tensor;
-    tensor.shape = {rows, std::ssize(values) / rows};
-    tensor.data = reinterpret_cast<const std::byte*>(values.data()), tensor.bytes = values.size() * sizeof(float);
-    return weights.emplace_back(backend.load_weight(tensor)).get();
+  const auto matrix = [&](const Floats& values, int64_t rows) {
+    return weights.emplace_back(backend.load_weight(test::tensor_of(values, rows))).get();
   };
   // Width 1, hidden 2: gate is x[0], up is x[1], down doubles (expert 0), negates (1) or swaps nothing in (2).
   const Expert experts[] = {
@@ -121,9 +117,9 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
       {matrix({1, 0}, 1), matrix({0, 1}, 1), matrix({1, 1}, 2)},
   };
   const float x0 = std::log(3.0f), y = x0 * 0.75f * 4;  // silu(log 3) * 4
-  const std::vector<float> x{x0, 4, 0, 7};
+  const Floats x{x0, 4, 0, 7};
   const Ints ids{0, 1, 1, 0};
-  std::vector<float> shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
+  Floats shares{0.5f, 0.25f, 1, 0}, out{10, 20, 30, 40}, scratch(8);
   const View<float, 2> narrow(scratch.data(), 2, 1), narrow2(scratch.data() + 2, 2, 1), wide(scratch.data() + 4, 2, 2);
   backend.experts({
       .x = view(x, 2, 2),
@@ -146,11 +142,9 @@ TEST(Experts, AddTheirSharesOfWhatTheirBlocksSay) {
 
 TEST(Experts, ClampGatesAndAddBiasesBeforeTheShare) {
   ReferenceBackend backend;
-  const std::vector<float> one{1}, half{0.5f};
-  Tensor tensor;
-  tensor.shape = {1, 1}, tensor.data = reinterpret_cast<const std::byte*>(one.data()), tensor.bytes = sizeof(float);
-  const auto unit = backend.load_weight(tensor);
-  const std::vector<float> gate_bias{0.25f}, up_bias{-1}, down_bias{3};
+  const Floats one{1}, half{0.5f};
+  const auto unit = backend.load_weight(test::tensor_of(one, 1));
+  const Floats gate_bias{0.25f}, up_bias{-1}, down_bias{3};
   const Expert experts[] = {{unit.get(), unit.get(), unit.get(), gate_bias.data(), up_bias.data(), down_bias.data()}};
   constexpr float kLimit = 2, kAlpha = 1.5f;
   for (const float x : {0.5f, 1.75f, 9.0f, -9.0f}) {

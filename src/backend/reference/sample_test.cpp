@@ -13,10 +13,10 @@ constexpr float kInf = INFINITY, kNan = NAN;
 
 struct Sampled {
   int32_t token = -2;
-  std::vector<float> probs;
+  Floats probs;
 };
 
-Sampled sample(const std::vector<float>& logits, const SamplingParams& params, uint64_t seed = 1, int32_t position = 0,
+Sampled sample(const Floats& logits, const SamplingParams& params, uint64_t seed = 1, int32_t position = 0,
     NoiseStream stream = NoiseStream::Target) {
   static ReferenceBackend backend;
   Sampled out;
@@ -27,7 +27,7 @@ Sampled sample(const std::vector<float>& logits, const SamplingParams& params, u
   return out;
 }
 
-Ints support(const std::vector<float>& logits, const SamplingParams& params) {
+Ints support(const Floats& logits, const SamplingParams& params) {
   const Sampled sampled = sample(logits, params);
   Ints ids;
   for (size_t i = 0; i < sampled.probs.size(); ++i)
@@ -40,19 +40,18 @@ using Ids = Ints;
 TEST(Sample, GreedyTakesTheLowestIdOfEquals) {
   const Sampled sampled = sample({1, 3, 2, 3}, {0, 0, 1, 0});
   EXPECT_EQ(sampled.token, 1);
-  EXPECT_EQ(sampled.probs, (std::vector<float>{0, 1, 0, 0}));
+  EXPECT_EQ(sampled.probs, (Floats{0, 1, 0, 0}));
   EXPECT_EQ(sample({-0.0f, 0.0f}, {0.9e-5f, 0, 1, 0}).token, 0);
 }
 
 struct Ranked {
   Ids ids;
-  std::vector<float> shares;
+  Floats shares;
 };
 // The first is the token.
-Ranked rank(
-    const std::vector<float>& logits, int64_t k, const SamplingParams& params, NoiseKey key = {.seed = 1}, int32_t position = 0) {
+Ranked rank(const Floats& logits, int64_t k, const SamplingParams& params, NoiseKey key = {.seed = 1}, int32_t position = 0) {
   ReferenceBackend backend;
-  Ranked out{Ids(size_t(k), -2), std::vector<float>(size_t(k), -1.0f)};
+  Ranked out{Ids(size_t(k), -2), Floats(size_t(k), -1.0f)};
   int32_t token = -2;
   SampleArgs args{view(logits, 1, std::ssize(logits)), params, key, NoiseStream::Draft};
   args.positions = View<const int32_t, 1>(&position, 1), args.tokens = View<int32_t, 1>(&token, 1);
@@ -69,19 +68,19 @@ TEST(Ranks, GreedySharesAreTheSoftmaxOfAllLogitsWhateverTheFilters) {
   const float a = std::log(2.0f), b = std::log(5.0f);
   const Ranked ranked = rank({a, b, 0, -kInf, a}, 6, {0, 1, 0.1f, 0.9f});
   EXPECT_EQ(ranked.ids, (Ids{1, 0, 4, 2, -1, -1}));
-  const std::vector<float> shares = {0.5f, 0.2f, 0.2f, 0.1f, 0, 0};
+  const Floats shares = {0.5f, 0.2f, 0.2f, 0.1f, 0, 0};
   for (size_t i = 0; i < 6; ++i) EXPECT_FLOAT_EQ(ranked.shares[i], shares[i]) << i;
 }
 
 TEST(Ranks, HaveNothingBeyondTheSupportAndInRefusedRows) {
   for (const float temperature : {0.0f, 1.0f}) {
     EXPECT_EQ(rank({1, kNan, 2}, 2, {temperature, 0, 1, 0}).ids, (Ids{-1, -1}));
-    EXPECT_EQ(rank({1, kNan, 2}, 2, {temperature, 0, 1, 0}).shares, (std::vector<float>{0, 0}));
+    EXPECT_EQ(rank({1, kNan, 2}, 2, {temperature, 0, 1, 0}).shares, (Floats{0, 0}));
     EXPECT_EQ(rank({-kInf, 3, -kInf}, 2, {temperature, 0, 1, 0}).ids, (Ids{1, -1}));
-    EXPECT_EQ(rank({-kInf, 3, -kInf}, 2, {temperature, 0, 1, 0}).shares, (std::vector<float>{1, 0}));
+    EXPECT_EQ(rank({-kInf, 3, -kInf}, 2, {temperature, 0, 1, 0}).shares, (Floats{1, 0}));
   }
   EXPECT_EQ(rank({1, kInf, 5, kInf}, 3, {0, 0, 1, 0}).ids, (Ids{1, 3, 2}));
-  EXPECT_EQ(rank({1, kInf, 5, kInf}, 3, {0, 0, 1, 0}).shares, (std::vector<float>{0.5f, 0.5f, 0}));
+  EXPECT_EQ(rank({1, kInf, 5, kInf}, 3, {0, 0, 1, 0}).shares, (Floats{0.5f, 0.5f, 0}));
   const Ranked two = rank({1, 2, 2, 2, 3}, 4, {1, 2, 1, 0});
   EXPECT_EQ(two.ids[2], -1);
   EXPECT_EQ(two.ids[0] + two.ids[1], 5);  // ids 1 and 4
@@ -89,7 +88,7 @@ TEST(Ranks, HaveNothingBeyondTheSupportAndInRefusedRows) {
 }
 
 TEST(Ranks, AreTheOrderOfLogProbabilityPlusNoise) {
-  const std::vector<float> logits = {0.5f, -1, 0.25f, 0.75f, 0};
+  const Floats logits = {0.5f, -1, 0.25f, 0.75f, 0};
   const SamplingParams params{0.7f, 4, 1, 0};
   const NoiseKey key{99, 3};
   const auto probs = sample(logits, params).probs;
@@ -114,7 +113,7 @@ TEST(Ranks, AreTheOrderOfLogProbabilityPlusNoise) {
 
 // The law of drawing without replacement: p(i) p(j) / (1 - p(i)) for the first two.
 TEST(Ranks, DrawWithoutReplacement) {
-  const std::vector<float> logits = {0, std::log(2.0f), std::log(3.0f), std::log(4.0f)}, p = {0.1f, 0.2f, 0.3f, 0.4f};
+  const Floats logits = {0, std::log(2.0f), std::log(3.0f), std::log(4.0f)}, p = {0.1f, 0.2f, 0.3f, 0.4f};
   constexpr int kDraws = 40'000;
   std::vector<int> counts(16);
   for (int i = 0; i < kDraws; ++i) {
@@ -153,13 +152,13 @@ TEST(Sample, TopPTakesTheSmallestSetThatReachesIt) {
   EXPECT_EQ(support({0, 0, 0, 0}, {1, 0, std::nextafter(0.5f, 1.0f), 0}), (Ids{0, 1, 2}));
   EXPECT_EQ(support({0, 5, 0}, {1, 0, 0, 0}), (Ids{1}));  // never empty
   // Top-k first: of {4, 2, 1, 1} / 8 the best two are renormalised to 2/3 and 1/3.
-  const std::vector<float> logits = {std::log(1.0f), std::log(4.0f), std::log(2.0f), std::log(1.0f)};
+  const Floats logits = {std::log(1.0f), std::log(4.0f), std::log(2.0f), std::log(1.0f)};
   EXPECT_EQ(support(logits, {1, 0, 0.6f, 0}), (Ids{1, 2}));
   EXPECT_EQ(support(logits, {1, 2, 0.6f, 0}), (Ids{1}));
 }
 
 TEST(Sample, MinPIsRelativeToTheBestAndComesAfterTheTemperature) {
-  const std::vector<float> logits = {0, std::log(4.0f), std::log(2.0f)};
+  const Floats logits = {0, std::log(4.0f), std::log(2.0f)};
   EXPECT_EQ(support(logits, {1, 0, 1, 0.4f}), (Ids{1, 2}));
   EXPECT_EQ(support(logits, {0.5f, 0, 1, 0.4f}), (Ids{1}));
   EXPECT_EQ(support(logits, {1, 0, 1, 5}), (Ids{1}));
@@ -174,7 +173,7 @@ TEST(Sample, ProbabilitiesAreTheSoftmaxOfTheSurvivors) {
 }
 
 // Pearson's statistic against the probabilities, and its distance from the mean of its law in standard deviations.
-double chi_square_deviation(const std::vector<float>& logits, const SamplingParams& params, NoiseStream stream) {
+double chi_square_deviation(const Floats& logits, const SamplingParams& params, NoiseStream stream) {
   constexpr int kDraws = 100'000;
   const auto probs = sample(logits, params).probs;
   std::vector<int> counts(logits.size());
