@@ -137,6 +137,8 @@ TEST_F(CommandList, ScratchGrowsWithoutHarmToKernelsInFlight) {
 TEST_F(CommandList, FailureForWantOfScratchStays) {
   const std::vector<float> values(256, 2);
   test::DeviceArray<float> out(std::vector<float>(256, 7));
+  EXPECT_TRUE(commands->affords(size_t(128) << 20));
+  EXPECT_FALSE(commands->affords(size_t(1) << 50));
   EXPECT_NE(commands->workspace(size_t(1) << 50), nullptr);
   for (int i = 0; i < 3; ++i) {
     const float* a = commands->data(std::span<const float>(values));
