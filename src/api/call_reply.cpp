@@ -8,7 +8,7 @@
 #include "api/json_text.h"
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"
-#include "base/usage.h"
+#include "base/failure.h"
 #include "text/detokenizer.h"
 #include "text/excerpt.h"
 

@@ -1,6 +1,6 @@
 #include "api/chat_prompts.h"
 
-#include "base/usage.h"
+#include "base/failure.h"
 #include "engine/parts.h"
 
 namespace hunch {

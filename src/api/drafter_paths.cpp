@@ -1,6 +1,6 @@
 #include "api/drafter_paths.h"
 
-#include "base/usage.h"
+#include "base/failure.h"
 #include "checkpoint/drafter_file.h"
 
 namespace hunch {

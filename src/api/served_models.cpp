@@ -7,7 +7,7 @@
 #include "api/chat_prompts.h"
 #include "api/reasoning_parser.h"
 #include "api/tool_parser.h"
-#include "base/usage.h"
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-#include "base/usage.h"
+#include "base/failure.h"
 #include "draft/static_tree.h"
 #include "text/excerpt.h"
 

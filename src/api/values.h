@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/usage.h"
+#include "base/failure.h"
 
 namespace hunch {
 

@@ -1,12 +1,10 @@
 // Checkpoint::open: from a path to mapped files, canonical tensors and a checked shape, whichever the format.
 #include "checkpoint/checkpoint.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <filesystem>
 #include <map>
 
+#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/expert_tensors.h"
 #include "checkpoint/folder.h"
@@ -22,7 +20,6 @@ namespace hunch {
 namespace {
 
 namespace fs = std::filesystem;
-using Bytes = std::span<const std::byte>;
 
 class OpenedCheckpoint final : public Checkpoint {
  public:
@@ -35,17 +32,17 @@ class OpenedCheckpoint final : public Checkpoint {
   size_t file_bytes() const override { return file_bytes_; }
   std::string_view note() const override { return note_; }
 
-  void count_file(Bytes file) { file_bytes_ += file.size(); }
-  void own(std::vector<MappedFile> files) { files_ = std::move(files); }
+  void count_file(FileBytes file) { file_bytes_ += file.size(); }
+  void own(MappedFile file) { files_.push_back(std::move(file)); }
 
   // `entry` lies in `file`.
-  void add(std::string name, TensorEntry entry, Bytes file) {
+  void add(std::string name, TensorEntry entry, FileBytes file) {
     const std::byte* data = aligned_data(entry, file, copies_);
     tensors_.push_back({std::move(name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)});
   }
 
   // The same, and a tensor of all experts as the matrices of each.
-  Status add_parts(std::string name, TensorEntry entry, Bytes file, std::string_view source) {
+  Status add_parts(std::string name, TensorEntry entry, FileBytes file, std::string_view source) {
     HUNCH_TRY(auto parts, split_experts(name, entry, shape(), source));
     for (NamedEntry& part : parts) add(std::move(part.name), std::move(part.entry), file);
     if (parts.empty()) add(std::move(name), std::move(entry), file);
@@ -53,21 +50,21 @@ class OpenedCheckpoint final : public Checkpoint {
   }
 
   // Codes, scales or biases of experts that are put together in finish().
-  Status add_split(std::string name, TensorEntry entry, Bytes file, std::string_view source) {
+  Status add_split(std::string name, TensorEntry entry, FileBytes file, std::string_view source) {
     return split_.add(std::move(name), std::move(entry), file, source);
   }
 
   // Scales of the FP8 matrix `weight`, in any order with it, from any file.
-  Status add_scales(std::string weight, TensorEntry entry, Bytes file, std::string_view source) {
+  Status add_scales(std::string weight, TensorEntry entry, FileBytes file, std::string_view source) {
     const std::byte* data = file.data() + entry.offset;
     const auto [at, fresh] = scales_.try_emplace(std::move(weight), Scales{std::move(entry), data, {}});
-    if (!fresh) return Error{fmt::format("{}: {} has two tensors of scales", source, at->first)};
+    if (!fresh) return failure("{}: {} has two tensors of scales", source, at->first);
     return {};
   }
   // In any order and from any file; layers without one keep 1.
-  Status add_kv_scale(const Fp8Name& name, const TensorEntry& entry, Bytes file, std::string_view source) {
+  Status add_kv_scale(const Fp8Name& name, const TensorEntry& entry, FileBytes file, std::string_view source) {
     if (name.layer >= shape_.layers)
-      return Error{fmt::format("{}: tensor {} scales a layer that this model has not", source, quote(entry.name))};
+      return failure("{}: tensor {} scales a layer that this model has not", source, quote(entry.name));
     kv_scales_.resize(shape_.layers);
     KvScale& scale = kv_scales_[name.layer];
     HUNCH_TRY((name.part == Fp8Part::KeyScale ? scale.k : scale.v), read_kv_scale(entry, file.data() + entry.offset, source));
@@ -82,7 +79,7 @@ class OpenedCheckpoint final : public Checkpoint {
     HUNCH_OK(split_.join(shape(), source, tensors_));
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (!index_.emplace(tensors_[i].name, i).second)
-        return Error{fmt::format("{}: tensor {} appears twice", source, quote(tensors_[i].name))};
+        return failure("{}: tensor {} appears twice", source, quote(tensors_[i].name));
     if (vocab_only && tensors_.empty()) return {};
     HUNCH_OK(check_tensors(*this, source));
     return join_scales(source);
@@ -101,7 +98,7 @@ class OpenedCheckpoint final : public Checkpoint {
     for (Tensor& tensor : tensors_) {
       const auto at = scales_.find(tensor.name);
       if (at == scales_.end() && tensor.dtype == DType::F8_E4M3)
-        return Error{fmt::format("{}: tensor {} is fp8 and has no weight_scale or weight_scale_inv", source, tensor.name)};
+        return failure("{}: tensor {} is fp8 and has no weight_scale or weight_scale_inv", source, tensor.name);
       if (at == scales_.end()) continue;
       Scales& scales = at->second;
       HUNCH_TRY(scales.values, read_fp8_scales(fp8_, tensor, scales.entry, scales.data, source));
@@ -110,8 +107,7 @@ class OpenedCheckpoint final : public Checkpoint {
       ++joined;
     }
     for (const auto& [weight, scales] : scales_)
-      if (scales.values.empty())
-        return Error{fmt::format("{}: tensor {} scales no matrix of this model", source, quote(scales.entry.name))};
+      if (scales.values.empty()) return failure("{}: tensor {} scales no matrix of this model", source, quote(scales.entry.name));
     if (joined > 0) note_ = "fp8 weights are multiplied with activations that are not rounded to fp8";
     if (joined > 0 && unused_scales_ > 0) note_ += fmt::format("; {} scales of activations are not used", unused_scales_);
     return {};
@@ -129,7 +125,7 @@ class OpenedCheckpoint final : public Checkpoint {
   int unused_scales_ = 0;
 };
 
-Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(Bytes bytes, std::string_view name, bool vocab_only) {
+Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(FileBytes bytes, std::string_view name, bool vocab_only) {
   HUNCH_TRY(GgufFile file, GgufFile::parse(bytes, name));
   HUNCH_TRY(ModelDescription description, describe_gguf(file, vocab_only));
   auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "gguf");
@@ -157,7 +153,7 @@ bool is_prediction_module(std::string_view name, const ModelShape& shape) {
 }
 
 // All tensors of one shard; their names as the file spells them go to `names`, to check the index against.
-Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, std::vector<std::string>* names) {
+Status add_shard(OpenedCheckpoint& out, FileBytes bytes, const std::string& path, std::vector<std::string>* names) {
   HUNCH_TRY(auto entries, parse_safetensors(bytes, path, IntegerTensors::Read));
   out.count_file(bytes);
   for (TensorEntry& entry : entries) {
@@ -171,20 +167,20 @@ Status add_shard(OpenedCheckpoint& out, Bytes bytes, const std::string& path, st
     }
     const std::string_view spelt = fp8.part == Fp8Part::Scale ? std::string_view(fp8.weight) : std::string_view(entry.name);
     auto canonical = out.shape().nsa.used() ? nsa_canonical_name(spelt) : canonical_name(spelt);
-    if (!canonical) return Error{fmt::format("{}: {}", path, canonical.error().message)};
+    if (!canonical) return failure("{}: {}", path, canonical.error().message);
     // A tied head is the embedding; files that also store it store it twice.
     if (canonical->empty() || (*canonical == "output.weight" && out.shape().tied_head)) continue;
     if (out.shape().family == "gpt_oss" && canonical->ends_with("_exps.weight"))
-      return Error{
-          fmt::format("{}: tensor {}: experts of gpt-oss are read as MXFP4 (blocks and scales), not widened: use the "
-                      "original folder or a GGUF file",
-              path, quote(entry.name))};
+      return failure(
+          "{}: tensor {}: experts of gpt-oss are read as MXFP4 (blocks and scales), not widened: use the "
+          "original folder or a GGUF file",
+          path, quote(entry.name));
     if (SplitExperts::takes(*canonical)) {
       HUNCH_OK(out.add_split(std::move(*canonical), std::move(entry), bytes, path));
       continue;
     }
     if (entry.integer != IntegerType::None)
-      return Error{fmt::format("{}: tensor {} holds whole numbers, which no part of this model does", path, quote(entry.name))};
+      return failure("{}: tensor {} holds whole numbers, which no part of this model does", path, quote(entry.name));
     if (fp8.part == Fp8Part::Scale) HUNCH_OK(out.add_scales(std::move(*canonical), std::move(entry), bytes, path));
     else HUNCH_OK(out.add_parts(std::move(*canonical), std::move(entry), bytes, path));
   }
@@ -195,20 +191,17 @@ Result<std::unique_ptr<Checkpoint>> open_folder(const std::string& folder, const
   HUNCH_TRY(FolderTexts texts, read_folder_texts(folder));
   HUNCH_TRY(ModelDescription description, describe_folder(std::move(texts), folder));
   auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "safetensors");
-  std::vector<MappedFile> files;
   std::vector<std::vector<std::string>> names(shards.files.size());
   for (size_t i = 0; i < shards.files.size(); ++i) {
     HUNCH_TRY(MappedFile file, MappedFile::open(shards.files[i]));
     HUNCH_OK(add_shard(*out, file.bytes(), shards.files[i], shards.where.empty() ? nullptr : &names[i]));
     std::ranges::sort(names[i]);
-    files.push_back(std::move(file));
+    out->own(std::move(file));
   }
   for (const auto& [name, shard] : shards.where)
     if (!std::binary_search(names[shard].begin(), names[shard].end(), name))
-      return Error{
-          fmt::format("{}: the index places tensor {} here, but it is not in the file", shards.files[shard], quote(name))};
+      return failure("{}: the index places tensor {} here, but it is not in the file", shards.files[shard], quote(name));
   HUNCH_OK(out->finish(folder));
-  out->own(std::move(files));
   return std::unique_ptr<Checkpoint>(std::move(out));
 }
 
@@ -230,12 +223,12 @@ Result<std::unique_ptr<Checkpoint>> open_safetensors_file(const std::string& pat
 
 }
 
-Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(Bytes bytes, std::string_view name, bool vocab_only) {
+Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(FileBytes bytes, std::string_view name, bool vocab_only) {
   HUNCH_TRY(auto out, assemble_gguf(bytes, name, vocab_only));
   return std::unique_ptr<Checkpoint>(std::move(out));
 }
 
-Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(Bytes bytes, FolderTexts texts, std::string_view name) {
+Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(FileBytes bytes, FolderTexts texts, std::string_view name) {
   HUNCH_TRY(ModelDescription description, describe_folder(std::move(texts), name));
   auto out = std::make_unique<OpenedCheckpoint>(std::move(description), "safetensors");
   HUNCH_OK(add_shard(*out, bytes, std::string(name), nullptr));
@@ -259,9 +252,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, bo
   if (extension == ".safetensors") return open_safetensors_file(path);
   HUNCH_TRY(MappedFile file, MappedFile::open(path));
   HUNCH_TRY(auto out, assemble_gguf(file.bytes(), path, vocab_only));
-  std::vector<MappedFile> files;
-  files.push_back(std::move(file));
-  out->own(std::move(files));
+  out->own(std::move(file));
   return std::unique_ptr<Checkpoint>(std::move(out));
 }
 

@@ -2,31 +2,31 @@
 // absent.
 #include "checkpoint/config.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
 
 using Json = nlohmann::json;
+using Kind = RopeScaling::Kind;
+
+std::string shown(const Json& value) { return quote(value.dump(-1, ' ', true, Json::error_handler_t::replace)); }
 
 // An object of a file with accessors that name file and key when a value is not what it should be.
 class Fields {
  public:
   static Result<Fields> parse(const std::string& text, std::string source) {
-    if (nested_deeper_than(text, kMostJsonDepth)) return Error{fmt::format("{}: nested deeper than {}", source, kMostJsonDepth)};
+    if (nested_deeper_than(text, kMostJsonDepth)) return failure("{}: nested deeper than {}", source, kMostJsonDepth);
     Json json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
-    if (json.is_discarded()) return Error{fmt::format("{}: not valid JSON", source)};
-    if (!json.is_object()) return Error{fmt::format("{}: not a JSON object", source)};
+    if (json.is_discarded()) return failure("{}: not valid JSON", source);
+    if (!json.is_object()) return failure("{}: not a JSON object", source);
     return Fields(std::move(json), std::move(source));
   }
 
@@ -34,7 +34,10 @@ class Fields {
     const auto at = json_.find(key);
     return at == json_.end() || at->is_null() ? nullptr : &*at;
   }
-  Error wrong(std::string_view key, std::string_view what) const { return {fmt::format("{}: {}: {}", source_, key, what)}; }
+  template <class... T>
+  Error wrong(std::string_view key, fmt::format_string<T...> what, T&&... values) const {
+    return failure("{}: {}: {}", source_, key, fmt::format(what, std::forward<T>(values)...));
+  }
   Result<Fields> object(const char* key) const {  // empty where absent
     const Json* value = find(key);
     if (value && !value->is_object()) return wrong(key, "must be an object");
@@ -50,7 +53,7 @@ class Fields {
   }
   Result<int> small_integer(const char* key, std::optional<int64_t> otherwise = {}) const {
     HUNCH_TRY(const int64_t value, integer(key, otherwise));
-    if (value < 0 || value > INT32_MAX) return wrong(key, fmt::format("{} is out of range", value));
+    if (value < 0 || value > INT32_MAX) return wrong(key, "{} is out of range", value);
     return int(value);
   }
   Result<std::optional<double>> number(const char* key) const {
@@ -111,18 +114,18 @@ Result<RopeScaling> rope_scaling_of(const Fields& fields, const ModelShape& shap
     HUNCH_TRY(type, fields.text("type"));  // the older spelling
   }
   if (type.empty() || type == "default") return out;
-  if (type == "linear") out.kind = RopeScaling::Kind::Linear;
-  else if (type == "llama3") out.kind = RopeScaling::Kind::Llama3;
-  else if (type == "yarn") out.kind = RopeScaling::Kind::Yarn;
-  else return fields.wrong("rope_type", fmt::format("{} is not supported; default, linear, llama3 and yarn are", quote(type)));
+  if (type == "linear") out.kind = Kind::Linear;
+  else if (type == "llama3") out.kind = Kind::Llama3;
+  else if (type == "yarn") out.kind = Kind::Yarn;
+  else return fields.wrong("rope_type", "{} is not supported; default, linear, llama3 and yarn are", quote(type));
   HUNCH_TRY(out.original_context, fields.number("original_max_position_embeddings", double(shape.context_len)));
   if (original != 0) out.original_context = original;
   HUNCH_TRY(const auto factor, fields.number("factor"));
-  if (!factor && out.kind != RopeScaling::Kind::Yarn) return fields.wrong("factor", "missing");
+  if (!factor && out.kind != Kind::Yarn) return fields.wrong("factor", "missing");
   out.factor = factor.value_or(double(shape.context_len) / std::max(out.original_context, 1.0));
   HUNCH_TRY(out.low_freq_factor, fields.number("low_freq_factor", 1));
   HUNCH_TRY(out.high_freq_factor, fields.number("high_freq_factor", 4));
-  if (out.kind != RopeScaling::Kind::Yarn) return out;
+  if (out.kind != Kind::Yarn) return out;
   HUNCH_TRY(out.beta_fast, fields.number("beta_fast", 32));
   HUNCH_TRY(out.beta_slow, fields.number("beta_slow", 1));
   HUNCH_TRY(out.truncate, fields.boolean("truncate", true));
@@ -157,44 +160,38 @@ Status read_rope(const Fields& config, ModelShape& shape) {
   HUNCH_TRY(const double original, config.number("original_max_position_embeddings", 0));
   HUNCH_TRY(shape.rope_scaling, rope_scaling_of(parameters.empty() ? scaling : parameters, shape, original));
   if (gpt_oss && parameters.empty() && scaling.empty())
-    shape.rope_scaling = {.kind = RopeScaling::Kind::Yarn, .factor = 32, .original_context = 4096, .truncate = false};
+    shape.rope_scaling = {.kind = Kind::Yarn, .factor = 32, .original_context = 4096, .truncate = false};
   // Yarn files give the context before extension; the model was trained for the extended one.
   const RopeScaling& r = shape.rope_scaling;
-  if (r.kind == RopeScaling::Kind::Yarn && r.factor >= 1 && r.original_context >= 1 && r.original_context * r.factor < (1 << 27))
+  if (r.kind == Kind::Yarn && r.factor >= 1 && r.original_context >= 1 && r.original_context * r.factor < (1 << 27))
     shape.context_len = std::max(shape.context_len, int(r.original_context * r.factor));
   return {};
 }
 
 Status read_windows(const Fields& config, ModelShape& shape) {
-  const bool qwen = shape.family.starts_with("qwen");
+  const bool mistral = shape.family == "mistral", gpt_oss = shape.family == "gpt_oss";
   if (shape.family == "llama") return {};
-  if (shape.family == "mistral") {
-    // Absent means transformers' default, null means none.
-    HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 4096));
-    return {};
+  if (!mistral && !gpt_oss) {
+    HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
+    if (!used || !shape.family.starts_with("qwen")) return {};
   }
-  if (shape.family == "gpt_oss") {
-    HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 128));
-    shape.window_layer.resize(shape.layers);
-    for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer % 2 == 0;
-    return {};
-  }
-  HUNCH_TRY(const bool used, config.boolean("use_sliding_window", false));
-  if (!qwen || !used) return {};
-  HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", config.present("sliding_window") ? 0 : 4096));
-  if (!shape.sliding_window || shape.family == "qwen3_moe") return {};  // none; in every layer
-  HUNCH_TRY(const int full_layers, config.small_integer("max_window_layers", 28));
+  // Absent means transformers' default, null means none.
+  const int64_t otherwise = config.present("sliding_window") ? 0 : gpt_oss ? 128 : 4096;
+  HUNCH_TRY(shape.sliding_window, config.small_integer("sliding_window", otherwise));
+  if (mistral || (!gpt_oss && !shape.sliding_window) || shape.family == "qwen3_moe") return {};  // none; in every layer
+  int full_layers = 0;
+  if (!gpt_oss) { HUNCH_TRY(full_layers, config.small_integer("max_window_layers", 28)); }
   shape.window_layer.resize(shape.layers);
-  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = layer >= full_layers;
+  for (int layer = 0; layer < shape.layers; ++layer) shape.window_layer[layer] = gpt_oss ? layer % 2 == 0 : layer >= full_layers;
   return {};
 }
 
 Status read_layer_types(const Fields& config, ModelShape& shape) {
   const Json* types = config.find("layer_types");
-  constexpr std::string_view kFamilies[] = {"mistral", "qwen2", "qwen3", "gpt_oss"};
-  if (!types || std::ranges::find(kFamilies, shape.family) == std::end(kFamilies)) return {};
+  constexpr std::string_view kReaders[] = {"mistral", "qwen2", "qwen3", "gpt_oss"};
+  if (!types || std::ranges::find(kReaders, shape.family) == std::end(kReaders)) return {};
   if (!types->is_array() || types->size() != size_t(shape.layers))
-    return config.wrong("layer_types", fmt::format("must be a list of {} strings", shape.layers));
+    return config.wrong("layer_types", "must be a list of {} strings", shape.layers);
   std::vector<uint8_t> windowed;
   for (const Json& type : *types) {
     if (type != "full_attention" && type != "sliding_attention")
@@ -217,7 +214,7 @@ Status refuse_unsupported(const Fields& config, std::string_view family) {
   if (!causal) return config.wrong("is_causal", "only causal attention is supported");
   HUNCH_TRY(const std::string act, config.text("hidden_act"));
   if (!act.empty() && act != "silu" && act != "swish")
-    return config.wrong("hidden_act", fmt::format("{} is not supported; silu is", quote(act)));
+    return config.wrong("hidden_act", "{} is not supported; silu is", quote(act));
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     HUNCH_TRY(const int64_t experts, config.integer(key, 0));
     if (experts > 0 && (!experts_allowed || (key == std::string_view("n_routed_experts")) != is_deepseek(family)))
@@ -232,9 +229,7 @@ Status refuse_unsupported(const Fields& config, std::string_view family) {
 Status check_block(const Fields& fields, const char* key) {
   const Json* block = fields.find(key);
   if (!block || *block != Json::array({kFp8Block, kFp8Block}))
-    return fields.wrong(key,
-        fmt::format("blocks of {} x {} are supported; found {}", kFp8Block, kFp8Block,
-            block ? quote(block->dump(-1, ' ', true, Json::error_handler_t::replace)) : "none"));
+    return fields.wrong(key, "blocks of {} x {} are supported; found {}", kFp8Block, kFp8Block, block ? shown(*block) : "none");
   return {};
 }
 
@@ -242,12 +237,12 @@ Status check_block(const Fields& fields, const char* key) {
 Result<Fp8Scales> read_compressed(const Fields& config) {
   HUNCH_TRY(const std::string format, config.text("format"));
   if (format != "float-quantized" && format != "naive-quantized")
-    return config.wrong("format", fmt::format("{} is not supported; float-quantized (FP8) is", quote(format)));
+    return config.wrong("format", "{} is not supported; float-quantized (FP8) is", quote(format));
   HUNCH_TRY(const Fields transforms, config.object("transform_config"));
   if (!transforms.empty()) return config.wrong("transform_config", "not supported");
   HUNCH_TRY(const Fields sparsity, config.object("sparsity_config"));
   HUNCH_TRY(const std::string sparse, sparsity.text("format"));
-  if (!sparse.empty() && sparse != "dense") return sparsity.wrong("format", fmt::format("{} is not supported", quote(sparse)));
+  if (!sparse.empty() && sparse != "dense") return sparsity.wrong("format", "{} is not supported", quote(sparse));
   HUNCH_TRY(const Fields groups, config.object("config_groups"));
   Fp8Scales out = Fp8Scales::None;
   for (const std::string& name : groups.keys()) {
@@ -265,7 +260,7 @@ Result<Fp8Scales> read_compressed(const Fields& config) {
       scales = Fp8Scales::Blocks;
     }
     if (scales == Fp8Scales::None)
-      return weights.wrong("strategy", fmt::format("{} is not supported; tensor, channel and block are", quote(strategy)));
+      return weights.wrong("strategy", "{} is not supported; tensor, channel and block are", quote(strategy));
     if (out != Fp8Scales::None && out != scales)
       return weights.wrong("strategy", "groups of layers with different ones are not supported");
     out = scales;
@@ -283,11 +278,11 @@ Result<Fp8Scales> read_quantisation(const Fields& config, const ModelShape& shap
   if (method == "mxfp4" && shape.family == "gpt_oss") return Fp8Scales::None;  // of experts; the tensors say so themselves
   if (method != "fp8")
     return quantised.wrong("quant_method",
-        fmt::format("{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
-                    "one of those, the original weights or a GGUF file",
-            quote(method)));
+        "{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
+        "one of those, the original weights or a GGUF file",
+        quote(method));
   HUNCH_TRY(const std::string kind, quantised.text("fmt"));
-  if (!kind.empty() && kind != "e4m3") return quantised.wrong("fmt", fmt::format("{} is not supported; e4m3 is", quote(kind)));
+  if (!kind.empty() && kind != "e4m3") return quantised.wrong("fmt", "{} is not supported; e4m3 is", quote(kind));
   if (!quantised.find("weight_block_size")) return Fp8Scales::Matrix;
   HUNCH_OK(check_block(quantised, "weight_block_size"));
   return Fp8Scales::Blocks;
@@ -308,9 +303,7 @@ Status read_experts(const Fields& config, ModelShape& s) {
     if (!dense->is_array()) return config.wrong("mlp_only_layers", "must be a list of layers");
     for (const Json& layer : *dense) {
       if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= uint64_t(s.layers))
-        return config.wrong("mlp_only_layers",
-            fmt::format("{} is no layer, the model has 0 to {}", quote(layer.dump(-1, ' ', true, Json::error_handler_t::replace)),
-                s.layers - 1));
+        return config.wrong("mlp_only_layers", "{} is no layer, the model has 0 to {}", shown(layer), s.layers - 1);
       s.expert_layer[layer.get<size_t>()] = 0;
     }
   }
@@ -353,9 +346,8 @@ Result<ModelShape> read_shape(const Fields& config) {
   HUNCH_TRY(s.family, config.text("model_type"));
   if (s.family.empty()) return config.wrong("model_type", "missing");
   if (s.family == "llama-nsa") s.family = "nsa";
-  if (std::ranges::find(kFamilies, s.family) == kFamilies.end())
-    return config.wrong(
-        "model_type", fmt::format("unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", ")));
+  if (!is_family(s.family))
+    return config.wrong("model_type", "unknown architecture {}; known are {}", quote(s.family), fmt::join(kFamilies, ", "));
   const bool gpt_oss = s.family == "gpt_oss";
   HUNCH_OK(refuse_unsupported(config, s.family));
   const bool llama = s.family == "llama", mistral = s.family == "mistral", qwen2 = s.family == "qwen2",
@@ -374,10 +366,9 @@ Result<ModelShape> read_shape(const Fields& config) {
   HUNCH_TRY(s.layers, config.small_integer("num_hidden_layers"));
   HUNCH_TRY(s.prediction_layers, config.small_integer("num_nextn_predict_layers", 0));
   if (s.prediction_layers < 0 || s.prediction_layers > 16)
-    return config.wrong("num_nextn_predict_layers", fmt::format("{}, possible are 0 to 16", s.prediction_layers));
+    return config.wrong("num_nextn_predict_layers", "{}, possible are 0 to 16", s.prediction_layers);
   HUNCH_TRY(s.heads, config.small_integer(fla ? "num_heads" : "num_attention_heads"));
-  if (s.layers < 1 || s.layers > 1024)
-    return config.wrong("num_hidden_layers", fmt::format("{}, possible are 1 to 1024", s.layers));
+  if (s.layers < 1 || s.layers > 1024) return config.wrong("num_hidden_layers", "{}, possible are 1 to 1024", s.layers);
   if (s.heads < 1) return config.wrong("num_attention_heads", "must be at least 1");
   HUNCH_TRY(s.kv_heads,
       config.small_integer("num_key_value_heads",
@@ -386,7 +377,7 @@ Result<ModelShape> read_shape(const Fields& config) {
               : moe                ? 4
                                    : 32));
   if (!config.find("head_dim") && !qwen3 && !gpt_oss && !deepseek && s.hidden % s.heads != 0)
-    return config.wrong("hidden_size", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
+    return config.wrong("hidden_size", "{} is not divisible by {} heads", s.hidden, s.heads);
   HUNCH_TRY(s.head_dim, config.small_integer("head_dim", qwen3 ? 128 : gpt_oss ? 64 : s.hidden / s.heads));
   s.rope_dim = s.head_dim;
   HUNCH_TRY(s.context_len,
@@ -471,23 +462,19 @@ std::string tool_template(const TokenizerSource& tokenizer) {
 
 Result<ModelDescription> describe_folder(FolderTexts texts, std::string_view folder) {
   const auto in = [&](const char* file) { return fmt::format("{}/{}", folder, file); };
+  const auto parse = [&](const std::string& text, const char* file) { return Fields::parse(text, in(file)); };
   ModelDescription out;
-  HUNCH_TRY(const Fields config, Fields::parse(texts.config, in("config.json")));
-  HUNCH_TRY(const Fields generation, Fields::parse(texts.generation_config, in("generation_config.json")));
-  HUNCH_TRY(const Fields tokenizer_config, Fields::parse(texts.tokenizer_config, in("tokenizer_config.json")));
+  HUNCH_TRY(const Fields config, parse(texts.config, "config.json"));
+  HUNCH_TRY(const Fields generation, parse(texts.generation_config, "generation_config.json"));
+  HUNCH_TRY(const Fields tokenizer_config, parse(texts.tokenizer_config, "tokenizer_config.json"));
   HUNCH_TRY(out.shape, read_shape(config));
-  if (out.shape.family == "nsa") {
-    HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
-    HUNCH_TRY(out.shape.nsa, read_nsa(keys));
-  }
-  if (is_deepseek(out.shape.family)) {
-    HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
-    HUNCH_OK(read_deepseek(keys, out.shape));
-  }
+  HUNCH_TRY(const JsonConfig keys, JsonConfig::parse(texts.config, in("config.json")));
+  if (out.shape.family == "nsa") { HUNCH_TRY(out.shape.nsa, read_nsa(keys)); }
+  if (is_deepseek(out.shape.family)) HUNCH_OK(read_deepseek(keys, out.shape));
   HUNCH_TRY(out.fp8, read_quantisation(config, out.shape));
   HUNCH_TRY(out.shape.eos_ids, token_ids(generation, "eos_token_id"));
   if (out.shape.eos_ids.empty()) { HUNCH_TRY(out.shape.eos_ids, token_ids(config, "eos_token_id")); }
-  HUNCH_TRY(const Fields special_tokens, Fields::parse(texts.special_tokens_map, in("special_tokens_map.json")));
+  HUNCH_TRY(const Fields special_tokens, parse(texts.special_tokens_map, "special_tokens_map.json"));
   if (out.shape.eos_ids.empty())
     if (const auto id = named_eos(tokenizer_config, special_tokens)) out.shape.eos_ids.push_back(*id);
   HUNCH_TRY(out.sampling, read_sampling(generation));

@@ -2,6 +2,7 @@
 // (config.cpp), the keys of a GGUF file (gguf_config.cpp); ranges and the list of tensors that a shape needs (check_shape.cpp).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 
@@ -17,6 +18,7 @@ namespace hunch {
 // qwen3_moe is qwen3moe, gpt_oss is gpt-oss, both of DeepSeek's are deepseek2; llama-nsa of config.json is nsa).
 inline constexpr std::array<std::string_view, 9> kFamilies{
     "llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "nsa", "deepseek_v2", "deepseek_v3"};
+inline bool is_family(std::string_view name) { return std::ranges::find(kFamilies, name) != kFamilies.end(); }
 
 // What a folder describes besides its weights. Texts of absent files are empty.
 struct FolderTexts {

@@ -1,11 +1,10 @@
 // A model's conversion: its keys, and which encoding and order of rows every tensor gets. convert_tensors.cpp writes them.
 #include "checkpoint/convert.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <numbers>
 
+#include "base/failure.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/convert_tensors.h"
@@ -17,6 +16,8 @@
 
 namespace hunch {
 namespace {
+
+using Kind = RopeScaling::Kind;
 
 // Keys of a Hugging Face model. `arch`: llama, qwen2, qwen3 or nsa.
 Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) {
@@ -34,10 +35,10 @@ Status add_shape(GgufWriter& out, const ModelShape& s, const std::string& arch) 
   }
   if (s.nsa.used()) add_nsa(out, s.nsa);
   const RopeScaling& r = s.rope_scaling;
-  if (r.kind == RopeScaling::Kind::Linear) {
+  if (r.kind == Kind::Linear) {
     out.add_text(key("rope.scaling.type"), "linear");
     out.add_f32(key("rope.scaling.factor"), float(r.factor));
-  } else if (r.kind == RopeScaling::Kind::Yarn) {
+  } else if (r.kind == Kind::Yarn) {
     if (!r.truncate) return Error{"rope scaling yarn with truncate false cannot be written to GGUF"};
     out.add_text(key("rope.scaling.type"), "yarn");
     out.add_f32(key("rope.scaling.factor"), float(r.factor));
@@ -63,7 +64,7 @@ Status add_tokenizer(GgufWriter& out, const Checkpoint& in, std::string_view sou
   constexpr const char* kEnds[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
   const auto& ends = in.shape().eos_ids;
   if (ends.size() > std::size(kEnds))
-    return Error{fmt::format("{}: {} end-of-text tokens, a GGUF file holds {}", source, ends.size(), std::size(kEnds))};
+    return failure("{}: {} end-of-text tokens, a GGUF file holds {}", source, ends.size(), std::size(kEnds));
   for (size_t i = 0; i < ends.size(); ++i) out.add_u32(kEnds[i], uint32_t(ends[i]));
   if (tokenizer.padding_id) out.add_u32("tokenizer.ggml.padding_token_id", uint32_t(*tokenizer.padding_id));
   if (t.add_bos) out.add_bool("tokenizer.ggml.add_bos_token", *t.add_bos);
@@ -126,20 +127,19 @@ std::vector<float> llama3_factors(const ModelShape& s) {
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
     const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
   if (!can_quantise(type) || type == DType::F8_E4M3 || type == DType::MXFP4)
-    return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
+    return usage_error("type {} cannot be written", dtype_info(type).name);
   HUNCH_TRY(const auto checkpoint, Checkpoint::open(in));
   HUNCH_OK(check_destination(in, out));
   const ModelShape& shape = checkpoint->shape();
   if (shape.latent.used())
-    return Error{fmt::format(
-        "{}: models with latent attention ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
+    return failure(
+        "{}: models with latent attention ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family);
   if (shape.num_experts > 0)
-    return Error{
-        fmt::format("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family)};
+    return failure("{}: models with experts ({}) cannot be written to GGUF yet; hunch runs them as they are", in, shape.family);
   const bool from_folder = checkpoint->format() != "gguf";
   const bool permute = from_folder && (shape.family == "llama" || shape.family == "mistral");
-  if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3 && !permute && shape.family != "nsa")
-    return Error{fmt::format("{}: rope scaling llama3 can be written for llama, mistral and nsa only", in)};
+  if (shape.rope_scaling.kind == Kind::Llama3 && !permute && shape.family != "nsa")
+    return failure("{}: rope scaling llama3 can be written for llama, mistral and nsa only", in);
 
   GgufWriter writer;
   HUNCH_OK(from_folder ? add_folder_keys(writer, *checkpoint, in) : copy_gguf_keys(writer, in));
@@ -150,7 +150,7 @@ Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::stri
   std::vector<PlannedTensor> plan;
   Tensor factors_tensor;
   std::vector<float> factors;
-  if (shape.rope_scaling.kind == RopeScaling::Kind::Llama3) {
+  if (shape.rope_scaling.kind == Kind::Llama3) {
     factors = llama3_factors(shape);
     factors_tensor = {
         "rope_freqs.weight",

@@ -1,9 +1,9 @@
 // A drafter's conversion: tensors under their published names, the text of config.json as it was; declared in convert.h.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <list>
 
+#include "base/failure.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/convert_tensors.h"
 #include "checkpoint/drafter_file.h"
@@ -30,8 +30,7 @@ Status check_storable(const DrafterFile& file) {
 
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method,
     const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
-  if (!can_quantise(type) || type == DType::MXFP4)
-    return usage_error(fmt::format("type {} cannot be written", dtype_info(type).name));
+  if (!can_quantise(type) || type == DType::MXFP4) return usage_error("type {} cannot be written", dtype_info(type).name);
   HUNCH_TRY(const auto file, DrafterFile::open(in, method));
   HUNCH_OK(check_destination(in, out));
   HUNCH_OK(check_storable(*file));

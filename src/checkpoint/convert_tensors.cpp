@@ -1,8 +1,6 @@
 // Rows are independent: chunks of them are shared by the machine's threads.
 #include "checkpoint/convert_tensors.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -12,6 +10,8 @@
 
 namespace hunch {
 namespace {
+
+using enum DType;
 
 namespace fs = std::filesystem;
 
@@ -27,16 +27,16 @@ int64_t source_row(int64_t row, int64_t head_dim) {
 float most_of(DType type) {
   constexpr float kMostF16 = 65504;
   switch (type) {
-    case DType::F32:
-    case DType::BF16: return std::numeric_limits<float>::max();
-    case DType::F16: return kMostF16;
-    case DType::Q8_0: return kMostF16 * 127;
-    case DType::Q4_0:
-    case DType::Q4_K:
-    case DType::Q5_K:
-    case DType::Q6_K:
-    case DType::F8_E4M3:
-    case DType::MXFP4: break;
+    case F32:
+    case BF16: return std::numeric_limits<float>::max();
+    case F16: return kMostF16;
+    case Q8_0: return kMostF16 * 127;
+    case Q4_0:
+    case Q4_K:
+    case Q5_K:
+    case Q6_K:
+    case F8_E4M3:
+    case MXFP4: break;
   }
   return kMostF16 * 8;
 }
@@ -52,8 +52,8 @@ bool convert_rows(
     std::vector<float> values(row);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t from = plan.permuted_heads ? source_row(first + i, head_dim) : first + i;
-      const std::byte* source = tensor.data + size_t(from) * in_bytes;
-      std::byte* target = out.data() + size_t(i) * out_bytes;
+      const std::byte* source = tensor.data + from * in_bytes;
+      std::byte* target = out.data() + i * out_bytes;
       if (tensor.dtype == plan.dtype) {  // no detour over f32: the bits stay
         std::memcpy(target, source, in_bytes);
         continue;
@@ -83,11 +83,11 @@ Status write_tensor(
   std::vector<std::byte> buffer;
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
-    buffer.resize(size_t(count) * dtype_bytes(plan.dtype, row));
+    buffer.resize(count * dtype_bytes(plan.dtype, row));
     if (!convert_rows(plan, first, count, row, head_dim, buffer))
-      return Error{fmt::format("tensor {} holds NaN or a value too large for {}", tensor.name, dtype_info(plan.dtype).name)};
+      return failure("tensor {} holds NaN or a value too large for {}", tensor.name, dtype_info(plan.dtype).name);
     HUNCH_OK(out.append(buffer));
-    HUNCH_OK(after_chunk(size_t(count) * dtype_bytes(tensor.dtype, row)));
+    HUNCH_OK(after_chunk(count * dtype_bytes(tensor.dtype, row)));
   }
   return {};
 }
@@ -96,26 +96,26 @@ Status write_tensor(
 
 uint32_t file_type_of(DType type) {
   switch (type) {
-    case DType::F32: return 0;
-    case DType::F16: return 1;
-    case DType::Q4_0: return 2;
-    case DType::Q8_0: return 7;
-    case DType::Q4_K: return 14;
-    case DType::Q5_K: return 16;
-    case DType::Q6_K: return 18;
-    case DType::BF16: return 32;
-    case DType::F8_E4M3:       // not an encoding of GGUF
-    case DType::MXFP4: break;  // not written
+    case F32: return 0;
+    case F16: return 1;
+    case Q4_0: return 2;
+    case Q8_0: return 7;
+    case Q4_K: return 14;
+    case Q5_K: return 16;
+    case Q6_K: return 18;
+    case BF16: return 32;
+    case F8_E4M3:       // not an encoding of GGUF
+    case MXFP4: break;  // not written
   }
   return 0;
 }
 
 DType encoding_for(const Tensor& tensor, DType asked, std::vector<std::string>& notes) {
-  if (tensor.shape.size() < 2 || tensor.name.find(".nsa_cmp_") != tensor.name.npos) return DType::F32;
+  if (tensor.shape.size() < 2 || tensor.name.find(".nsa_cmp_") != tensor.name.npos) return F32;
   const int64_t row = tensor.shape.back();
   const auto fits = [&](DType type) { return row % dtype_info(type).block == 0; };
   if (fits(asked)) return asked;
-  const DType other = fits(DType::Q8_0) ? DType::Q8_0 : DType::F16;
+  const DType other = fits(Q8_0) ? Q8_0 : F16;
   notes.push_back(fmt::format("{}: {} instead of {}: rows of {} are no multiple of {}", tensor.name, dtype_info(other).name,
       dtype_info(asked).name, row, dtype_info(asked).block));
   return other;
@@ -130,14 +130,14 @@ std::string name_of_folder(const std::string& path) {
 
 Status check_destination(const std::string& in, const std::string& out) {
   std::error_code ignored;
-  if (!out.ends_with(".gguf")) return usage_error(fmt::format("{}: the output must be named *.gguf", out));
-  if (fs::is_directory(out, ignored)) return Error{fmt::format("{}: is a folder", out)};
+  if (!out.ends_with(".gguf")) return usage_error("{}: the output must be named *.gguf", out);
+  if (fs::is_directory(out, ignored)) return failure("{}: is a folder", out);
   if (!fs::exists(out, ignored)) return {};
   const fs::path folder = fs::is_directory(in, ignored) ? fs::path(in) : fs::path(in).parent_path();
   bool same = fs::equivalent(in, out, ignored);
   for (const auto& entry : fs::directory_iterator(folder.empty() ? fs::path(".") : folder, ignored))
     same = same || (entry.path().extension() == ".safetensors" && fs::equivalent(entry.path(), out, ignored));
-  if (same) return Error{fmt::format("{}: the output would overwrite the input", out)};
+  if (same) return failure("{}: the output would overwrite the input", out);
   return {};
 }
 

@@ -1,12 +1,7 @@
 // See deepseek_config.h. Defaults are transformers'; GGUF's names are llama.cpp's.
 #include "checkpoint/deepseek_config.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cmath>
-
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
@@ -42,8 +37,8 @@ Status read_deepseek(const JsonConfig& config, ModelShape& s) {
     HUNCH_TRY(const auto text, config.text(key));
     if (text && *text != first && *text != second)
       return config.wrong(key,
-          fmt::format(
-              "{} is not supported in {}; {}{}{} is", quote(*text), s.family, first, second.empty() ? "" : " or ", second));
+
+          "{} is not supported in {}; {}{}{} is", quote(*text), s.family, first, second.empty() ? "" : " or ", second);
     return text && !second.empty() && *text == second;
   };
   LatentShape& l = s.latent;
@@ -55,8 +50,7 @@ Status read_deepseek(const JsonConfig& config, ModelShape& s) {
   l.q_rank = int(q_rank.value_or(0));
   HUNCH_TRY(const auto kv_heads, config.integer("num_key_value_heads"));
   if (kv_heads && *kv_heads != s.heads)
-    return config.wrong(
-        "num_key_value_heads", fmt::format("{}; latent attention has as many as query heads, {}", *kv_heads, s.heads));
+    return config.wrong("num_key_value_heads", "{}; latent attention has as many as query heads, {}", *kv_heads, s.heads);
   HUNCH_TRY(const auto bias, config.boolean("attention_bias"));
   if (bias.value_or(false)) return config.wrong("attention_bias", "biases are not supported in latent attention");
   HUNCH_TRY(const auto pairs, config.boolean("rope_interleave"));
@@ -77,8 +71,7 @@ Status read_deepseek(const JsonConfig& config, ModelShape& s) {
   HUNCH_TRY(const auto scale, config.number("routed_scaling_factor"));
   HUNCH_TRY(const auto normalise, config.boolean("norm_topk_prob"));
   HUNCH_TRY(const bool limited, only("topk_method", v3 ? "noaux_tc" : "greedy", v3 ? "" : "group_limited_greedy"));
-  HUNCH_TRY(const bool known, only("scoring_func", v3 ? "sigmoid" : "softmax", ""));
-  (void)known;
+  HUNCH_OK(only("scoring_func", v3 ? "sigmoid" : "softmax", ""));
   // Implementations disagree on what it means beside a scaling factor.
   if (!v3 && normalise.value_or(false)) return config.wrong("norm_topk_prob", "true is not supported in deepseek_v2");
   s.norm_expert_shares = v3 && normalise.value_or(true);
@@ -97,7 +90,7 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
     if (!value && !otherwise) return file.wrong(key(name), "missing");
     const int64_t n = value.value_or(otherwise.value_or(0));
     if (value && (n < least || n > kMost))
-      return file.wrong(key(name), fmt::format("{} is out of range, {} to {} are possible", n, least, kMost));
+      return file.wrong(key(name), "{} is out of range, {} to {} are possible", n, least, kMost);
     return int(n);
   };
   const auto has = [&](std::string_view name) {
@@ -115,8 +108,8 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
   HUNCH_TRY(l.value, count("attention.value_length_mla", 1, plain_value));
   l.nope = head - l.rope;
   if (l.nope < 1 || l.value < 1)
-    return file.wrong(key("attention.key_length"),
-        fmt::format("heads of {} and {} elements, {} of them rotated: widths are missing", head, l.value, l.rope));
+    return file.wrong(key("attention.key_length"), "heads of {} and {} elements, {} of them rotated: widths are missing", head,
+        l.value, l.rope);
   l.split = has("blk.0.attn_k_b.weight");
   s.rope_pairs = RopePairs::Neighbours;
   HUNCH_TRY(const auto multiplier, file.number(key("rope.scaling.yarn_log_multiplier")));  // 0.1 mscale_all_dim
@@ -130,7 +123,7 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
   HUNCH_TRY(const int shared, count("expert_shared_count", 0, 0));
   HUNCH_TRY(const int dense, count("leading_dense_block_count", 0, 0));
   HUNCH_TRY(const int gating, count("expert_gating_func", 0, 0));  // 1: softmax, which 0 (older files) means too; 2: sigmoid
-  if (gating > 2) return file.wrong(key("expert_gating_func"), fmt::format("{} is not supported; 1 and 2 are", gating));
+  if (gating > 2) return file.wrong(key("expert_gating_func"), "{} is not supported; 1 and 2 are", gating);
   HUNCH_TRY(s.expert_groups, count("expert_group_count", 1, 1));
   HUNCH_TRY(s.groups_per_token, count("expert_group_used_count", 1, 1));
   HUNCH_TRY(const auto scale, file.number(key("expert_weights_scale")));
@@ -146,29 +139,28 @@ Status read_deepseek(const GgufFile& file, ModelShape& s) {
 
 Status check_latent(const ModelShape& s, std::string_view source) {
   const LatentShape& l = s.latent;
-  const auto wrong = [&](std::string text) { return Error{fmt::format("{}: {}", source, text)}; };
+  const Failing wrong{[&] { return source; }};
   if (l.used() != is_deepseek(s.family)) return wrong("latent attention is part of the DeepSeek families only");
   if (l.used()) {
-    if (l.rope % 2 != 0) return wrong(fmt::format("qk_rope_head_dim {} is odd", l.rope));
+    if (l.rope % 2 != 0) return wrong("qk_rope_head_dim {} is odd", l.rope);
     if (l.kv_rank + l.rope > kMostLatentDim)
-      return wrong(fmt::format("kv_lora_rank {} and qk_rope_head_dim {} make cached rows of {}, possible are up to {}", l.kv_rank,
-          l.rope, l.kv_rank + l.rope, kMostLatentDim));
-    if (!(l.scale > 0 && l.scale <= 1e3)) return wrong(fmt::format("the softmax scale comes to {}", l.scale));
+      return wrong("kv_lora_rank {} and qk_rope_head_dim {} make cached rows of {}, possible are up to {}", l.kv_rank, l.rope,
+          l.kv_rank + l.rope, kMostLatentDim);
+    if (!(l.scale > 0 && l.scale <= 1e3)) return wrong("the softmax scale comes to {}", l.scale);
   }
   if (s.num_experts == 0) return {};
   if (s.num_experts % s.expert_groups != 0)
-    return wrong(
-        fmt::format("n_routed_experts {} cannot be cut into {} groups (n_group) evenly", s.num_experts, s.expert_groups));
+    return wrong("n_routed_experts {} cannot be cut into {} groups (n_group) evenly", s.num_experts, s.expert_groups);
   const int size = s.num_experts / s.expert_groups;
   if (s.groups_per_token > s.expert_groups)
-    return wrong(fmt::format("topk_group {} of only {} groups (n_group)", s.groups_per_token, s.expert_groups));
+    return wrong("topk_group {} of only {} groups (n_group)", s.groups_per_token, s.expert_groups);
   if (s.expert_groups > 1 && s.sigmoid_shares && size < 2)
-    return wrong(fmt::format(
-        "groups of {} expert: a group is judged by its two best, give each at least 2 (n_group {})", size, s.expert_groups));
+    return wrong(
+        "groups of {} expert: a group is judged by its two best, give each at least 2 (n_group {})", size, s.expert_groups);
   if (s.expert_groups > 1 && s.experts_per_token > s.groups_per_token * size)
-    return wrong(fmt::format("a token goes to {} experts, but its {} groups of {} (topk_group, n_group) hold only {}",
-        s.experts_per_token, s.groups_per_token, size, s.groups_per_token * size));
-  if (!(s.share_scale > 0 && s.share_scale <= 1e4)) return wrong(fmt::format("routed_scaling_factor is {}", s.share_scale));
+    return wrong("a token goes to {} experts, but its {} groups of {} (topk_group, n_group) hold only {}", s.experts_per_token,
+        s.groups_per_token, size, s.groups_per_token * size);
+  if (!(s.share_scale > 0 && s.share_scale <= 1e4)) return wrong("routed_scaling_factor is {}", s.share_scale);
   return {};
 }
 

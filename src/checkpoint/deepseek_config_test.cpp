@@ -10,16 +10,17 @@ namespace hunch {
 namespace {
 
 using namespace test;
+using namespace tiny;
 
 Json v3() { return tiny::config("deepseek_v3"); }
 Json v2() { return tiny::config("deepseek_v2"); }
 
 TEST(DeepSeekConfig, TheCacheHasOneHeadOfLatentAndRotatedKey) {
   const ModelShape s = shape_of(v3());
-  EXPECT_EQ(std::tie(s.kv_heads, s.head_dim, s.rope_dim), std::tuple(1, tiny::kKvRank + tiny::kRope, tiny::kRope));
-  EXPECT_EQ(s.attended(), tiny::kQueryDim);
-  EXPECT_DOUBLE_EQ(s.latent.scale, 1 / std::sqrt(double(tiny::kNope + tiny::kRope)));
-  EXPECT_EQ(s.latent.q_rank, tiny::kQRank);
+  EXPECT_EQ(std::tie(s.kv_heads, s.head_dim, s.rope_dim), std::tuple(1, kKvRank + kRope, kRope));
+  EXPECT_EQ(s.attended(), kQueryDim);
+  EXPECT_DOUBLE_EQ(s.latent.scale, 1 / std::sqrt(double(kNope + kRope)));
+  EXPECT_EQ(s.latent.q_rank, kQRank);
   EXPECT_EQ(shape_of(v2()).latent.q_rank, 0);
   EXPECT_EQ(shape_of(with(v3(), "rope_interleave", false)).rope_pairs, RopePairs::Halves);
 }
@@ -27,7 +28,7 @@ TEST(DeepSeekConfig, TheCacheHasOneHeadOfLatentAndRotatedKey) {
 TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
   const ModelShape s = shape_of(v3()), old = shape_of(v2());
   EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
-  EXPECT_EQ(s.shared_ffn, 2 * tiny::kExpertFfn);
+  EXPECT_EQ(s.shared_ffn, 2 * kExpertFfn);
   EXPECT_TRUE(s.sigmoid_shares && s.norm_expert_shares && s.expert_groups == 2 && s.groups_per_token == 1);
   EXPECT_EQ(s.share_scale, 2.5);
   EXPECT_FALSE(old.sigmoid_shares || old.norm_expert_shares || old.expert_groups != 1);  // greedy: groups do not count
@@ -62,7 +63,7 @@ TEST(DeepSeekConfig, YarnScalesTheSoftmaxByTheSquareOfItsMscale) {
       {"beta_slow", 1}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}};
   const ModelShape s = shape_of(with(v3(), "rope_scaling", yarn));
   EXPECT_EQ(shape_of(with(v3(), "rope_parameters", yarn)).latent.scale, s.latent.scale);
-  EXPECT_NEAR(s.latent.scale * std::sqrt(double(tiny::kNope + tiny::kRope)), 1.874, 1e-3);
+  EXPECT_NEAR(s.latent.scale * std::sqrt(double(kNope + kRope)), 1.874, 1e-3);
   EXPECT_DOUBLE_EQ(s.rope_scaling.attention_factor, 1);
   EXPECT_EQ(s.context_len, 163840);
   yarn["factor"] = 0.5;
@@ -97,34 +98,33 @@ TEST(DeepSeekConfig, RefusesWhatDoesNotGoTogether) {
 TEST(DeepSeekTensors, NameWhatIsMissingOrMisshapen) {
   for (const char* part : {"self_attn.kv_b_proj.weight", "self_attn.q_a_layernorm.weight", "self_attn.kv_a_proj_with_mqa.weight",
            "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight"}) {
-    auto tensors = tiny::folder_tensors("deepseek_v3");
-    std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == std::string("model.layers.1.") + part; });
-    expect_part(open_error(tensors, v3()), "m: missing tensor blk.1.");
+    expect_part(open_error(without(folder_tensors("deepseek_v3"), std::string("model.layers.1.") + part), v3()),
+        "m: missing tensor blk.1.");
   }
-  auto tensors = tiny::folder_tensors("deepseek_v3");
+  auto tensors = folder_tensors("deepseek_v3");
   expect_part(open_error(tensors, with(v3(), "kv_lora_rank", 12)), "has shape [20, 32], expected [16, 32]");
 }
 
 // A layer behind the last, whole or not there at all; its copies of embedding and head are not read.
 TEST(DeepSeekTensors, APredictionLayerIsReadWithTheModel) {
   const Json config = with(v3(), "num_nextn_predict_layers", 1);
-  auto tensors = tiny::folder_tensors("deepseek_v3");
+  auto tensors = folder_tensors("deepseek_v3");
   EXPECT_EQ(open_error(tensors, config), "accepted");  // written without it
   const size_t own = tensors.size();
   for (size_t i = 0; i < own; ++i)
     if (const std::string last = "model.layers.1."; tensors[i].name.starts_with(last))
       tensors.push_back({"model.layers.2." + tensors[i].name.substr(last.size()), tensors[i].shape});
   for (const char* norm : {"enorm", "hnorm", "shared_head.norm"})
-    tensors.push_back({fmt::format("model.layers.2.{}.weight", norm), {tiny::kHidden}});
+    tensors.push_back({fmt::format("model.layers.2.{}.weight", norm), {kHidden}});
   for (const char* table : {"embed_tokens", "shared_head.head"})
-    tensors.push_back({fmt::format("model.layers.2.{}.weight", table), {tiny::kVocab, tiny::kHidden}});
-  tensors.push_back({"model.layers.2.eh_proj.weight", {tiny::kHidden, 2 * tiny::kHidden}});
-  const tiny::Bytes bytes = tiny::safetensors(tensors), plain = tiny::safetensors(tiny::folder_tensors("deepseek_v3"));
+    tensors.push_back({fmt::format("model.layers.2.{}.weight", table), {kVocab, kHidden}});
+  tensors.push_back({"model.layers.2.eh_proj.weight", {kHidden, 2 * kHidden}});
+  const Bytes bytes = safetensors(tensors), plain = safetensors(folder_tensors("deepseek_v3"));
   const auto with_layer = good(opened(bytes, config));
   EXPECT_TRUE(with_layer->find("blk.2.nextn.eh_proj.weight") && with_layer->find("blk.2.ffn_down.3.weight"));
   EXPECT_EQ(describe(*with_layer).parameters, describe(*good(opened(plain, v3()))).parameters);  // it is not part of the model
-  std::erase_if(tensors, [&](const auto& tensor) { return tensor.name == "model.layers.2.self_attn.o_proj.weight"; });
-  expect_part(open_error(tensors, config), "missing tensor blk.2.attn_output.weight");
+  expect_part(
+      open_error(without(tensors, "model.layers.2.self_attn.o_proj.weight"), config), "missing tensor blk.2.attn_output.weight");
 }
 
 }

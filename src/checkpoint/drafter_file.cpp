@@ -1,6 +1,5 @@
 #include "checkpoint/drafter_file.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <filesystem>
@@ -9,20 +8,12 @@
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/quote.h"
 #include "checkpoint/safetensors.h"
 
 namespace hunch {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMostConfigBytes = 16 << 20;
-
-bool exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 // The weights of a folder: as of any model, or the only *.safetensors in it (medusa_lm_head.safetensors among several).
 Result<ShardList> weights_of(const std::string& folder) {
@@ -38,15 +29,14 @@ Result<ShardList> weights_of(const std::string& folder) {
   std::ranges::sort(pickles);
   if (tensors.size() == 1) return ShardList{std::move(tensors), {}};
   if (tensors.size() > 1)
-    return Error{
-        fmt::format("{}: {} *.safetensors files and no index of them; name the one that is meant", folder, tensors.size())};
+    return failure("{}: {} *.safetensors files and no index of them; name the one that is meant", folder, tensors.size());
   if (!pickles.empty()) return pickled_weights(pickles[0]);
   return list_shards(folder);  // says what is missing
 }
 
 }
 
-void DrafterFile::add(TensorEntry entry, std::span<const std::byte> file) {
+void DrafterFile::add(TensorEntry entry, FileBytes file) {
   if (entry.name.ends_with("rotary_emb.inv_freq")) return;  // derived from rope_theta
   const std::byte* data = aligned_data(entry, file, copies_);
   items_.push_back({{std::move(entry.name), entry.dtype, std::move(entry.shape), data, size_t(entry.bytes)}, entry.integer});
@@ -67,8 +57,7 @@ Status DrafterFile::index_names() {
 Result<std::unique_ptr<DrafterFile>> DrafterFile::open_folder(
     const std::string& path, const std::string& folder, std::vector<std::string> files) {
   if (!exists(folder + "/config.json"))
-    return Error{
-        fmt::format("{}: no config.json beside the weights; a drafter needs the one that it was published with", folder)};
+    return failure("{}: no config.json beside the weights; a drafter needs the one that it was published with", folder);
   HUNCH_TRY(std::string text, read_text_file(folder + "/config.json", kMostConfigBytes));
   HUNCH_TRY(JsonConfig config, JsonConfig::parse(text, folder + "/config.json"));
   if (config.has("quantization_config"))
@@ -95,16 +84,16 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open_gguf(const std::string& p
     HUNCH_TRY(const auto stored_method, gguf.text(kDrafterMethodKey));
     if (!stored_config) return gguf.wrong(kDrafterConfigKey, "missing");
     if (!stored_method || !is_drafter_method(*stored_method))
-      return gguf.wrong(kDrafterMethodKey,
-          fmt::format("{}; known are {}", stored_method ? quote(*stored_method) : "missing", fmt::join(kDrafterMethods, ", ")));
+      return gguf.wrong(kDrafterMethodKey, "{}; known are {}", stored_method ? quote(*stored_method) : "missing",
+          fmt::join(kDrafterMethods, ", "));
     if (stored_config->size() > kMostConfigBytes) return gguf.wrong(kDrafterConfigKey, "longer than 16 MiB");
     text = *stored_config, method = *stored_method;
-  } else if (architecture && std::ranges::find(kFamilies, *architecture) != kFamilies.end()) {
+  } else if (architecture && is_family(*architecture)) {
     method = "draft_model";
   } else {
     return gguf.wrong("general.architecture",
-        fmt::format("{} is no drafter that is read; hunch quantize makes one of the folder that was published",
-            architecture ? quote(*architecture) : "missing"));
+        "{} is no drafter that is read; hunch quantize makes one of the folder that was published",
+        architecture ? quote(*architecture) : "missing");
   }
   HUNCH_TRY(JsonConfig config, JsonConfig::parse(text, fmt::format("{}: {}", path, kDrafterConfigKey)));
   std::unique_ptr<DrafterFile> out(new DrafterFile(path, "gguf", std::move(config)));
@@ -127,15 +116,13 @@ Status DrafterFile::settle_method(std::string_view asked, std::string_view store
     if (!detected && asked.empty()) return unknown_drafter(config_);
     method_ = detected ? *detected : std::string(asked);
   }
-  if (!asked.empty() && asked != method_)
-    return Error{fmt::format("{}: a drafter of method {}, not {}", path_, method_, quote(asked))};
+  if (!asked.empty() && asked != method_) return failure("{}: a drafter of method {}, not {}", path_, method_, quote(asked));
   return {};
 }
 
 Result<std::unique_ptr<DrafterFile>> DrafterFile::open(const std::string& path, std::string_view method) {
   if (!method.empty() && !is_drafter_method(method))
-    return usage_error(
-        fmt::format("{}: unknown method {} of a drafter; known are {}", path, quote(method), fmt::join(kDrafterMethods, ", ")));
+    return usage_error("{}: unknown method {} of a drafter; known are {}", path, quote(method), fmt::join(kDrafterMethods, ", "));
   std::error_code ignored;
   const auto opened = [&]() -> Result<std::unique_ptr<DrafterFile>> {
     if (fs::is_directory(path, ignored)) {
@@ -148,7 +135,7 @@ Result<std::unique_ptr<DrafterFile>> DrafterFile::open(const std::string& path, 
     return open_folder(path, parent.empty() ? "." : parent, {path});
   };
   HUNCH_TRY(auto out, opened());
-  if (out->items_.empty()) return Error{fmt::format("{}: holds no tensors", path)};
+  if (out->items_.empty()) return failure("{}: holds no tensors", path);
   HUNCH_OK(out->index_names());
   HUNCH_OK(out->settle_method(method, out->stored_method_));
   return out;
@@ -195,7 +182,7 @@ Status DrafterFile::strip_prefix(std::string_view prefix) {
 
 Status DrafterFile::keep_only(std::string_view prefix) {
   std::erase_if(items_, [&](const Item& item) { return !item.tensor.name.starts_with(prefix); });
-  if (items_.empty()) return Error{fmt::format("{}: no tensor is named {}*", path_, quote(prefix))};
+  if (items_.empty()) return failure("{}: no tensor is named {}*", path_, quote(prefix));
   return strip_prefix(prefix);
 }
 
@@ -212,7 +199,7 @@ const Tensor* DrafterFile::find(std::string_view name) {
 }
 
 Result<const Tensor*> DrafterFile::take_optional(std::string_view name, std::vector<int64_t> shape) {
-  if (!has(name)) return static_cast<const Tensor*>(nullptr);
+  if (!has(name)) return nullptr;
   const Tensor* tensor = find(name);
   if (!tensor) return wrong(name, "holds whole numbers, expected weights");
   if (tensor->shape != shape)
@@ -269,8 +256,8 @@ Status DrafterFile::all_consumed() const {
   for (std::string& name : left) name = quote(name);
   const bool one = left.size() == 1;
   left.resize(left.size() - more);
-  return Error{fmt::format("{}: tensor{} {}{} {} not part of a drafter of method {}", path_, one ? "" : "s",
-      fmt::join(left, ", "), more ? fmt::format(" and {} more", more) : "", one ? "is" : "are", method_)};
+  return failure("{}: tensor{} {}{} {} not part of a drafter of method {}", path_, one ? "" : "s", fmt::join(left, ", "),
+      more ? fmt::format(" and {} more", more) : "", one ? "is" : "are", method_);
 }
 
 }

@@ -64,7 +64,7 @@ class DrafterFile {
   static Result<std::unique_ptr<DrafterFile>> open_folder(
       const std::string& path, const std::string& folder, std::vector<std::string> files);
   static Result<std::unique_ptr<DrafterFile>> open_gguf(const std::string& path);
-  void add(TensorEntry entry, std::span<const std::byte> file);
+  void add(TensorEntry entry, FileBytes file);
   Status index_names();
   Status settle_method(std::string_view asked, std::string_view stored);
   Item* item(std::string_view name);

@@ -8,6 +8,8 @@
 namespace hunch {
 namespace {
 
+using namespace tiny;
+
 using nlohmann::json;
 using test::expect_error;
 using test::expect_part;
@@ -15,12 +17,12 @@ using test::expect_part;
 class DrafterFileTest : public test::FolderTest {
  protected:
   void put_eagle3() {
-    put("config.json", tiny::eagle3_config().dump());
-    put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+    put_config(eagle3_config());
+    put("model.safetensors", drafter_safetensors(eagle3_tensors()));
   }
   void put_config(const json& config) { put("config.json", config.dump()); }
-  void put_weights(const std::vector<tiny::NamedShape>& tensors, const std::string& name = "model") {
-    put(name + ".safetensors", tiny::safetensors(tensors));
+  void put_weights(const std::vector<NamedShape>& tensors, const std::string& name = "model") {
+    put(name + ".safetensors", safetensors(tensors));
   }
   static std::unique_ptr<DrafterFile> open(const std::string& path) { return test::good(DrafterFile::open(path)); }
   static std::string error_of(const std::string& path, std::string_view method = {}) {
@@ -33,16 +35,16 @@ TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
   const auto file = open(folder_);
   EXPECT_EQ(file->method(), "eagle3");
   EXPECT_EQ(file->format(), "safetensors");
-  EXPECT_EQ(file->config().integer("draft_vocab_size").value(), tiny::kDraftVocab);
+  EXPECT_EQ(file->config().integer("draft_vocab_size").value(), kDraftVocab);
   EXPECT_EQ(file->config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
-  const Tensor* fc = test::good(file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}));
-  EXPECT_EQ(std::memcmp(fc->data, tiny::values(3 * tiny::kHidden * tiny::kHidden, 1).data(), 64), 0);
-  EXPECT_EQ(file->integers("d2t").value(), tiny::d2t());
-  const auto kept = tiny::t2d();
+  const Tensor* fc = test::good(file->take("fc.weight", {kHidden, 3 * kHidden}));
+  EXPECT_EQ(std::memcmp(fc->data, values(3 * kHidden * kHidden, 1).data(), 64), 0);
+  EXPECT_EQ(file->integers("d2t").value(), d2t());
+  const auto kept = t2d();
   EXPECT_EQ(file->integers("t2d").value(), std::vector<int64_t>(kept.begin(), kept.end()));
   EXPECT_EQ(file->find("d2t"), nullptr);
   expect_error(file->integers("fc.weight"), folder_ + ": tensor fc.weight: holds weights");
-  expect_error(file->take("d2t", {tiny::kDraftVocab}), "holds whole numbers");
+  expect_error(file->take("d2t", {kDraftVocab}), "holds whole numbers");
 }
 
 TEST_F(DrafterFileTest, NamesWhatNothingTook) {
@@ -50,7 +52,7 @@ TEST_F(DrafterFileTest, NamesWhatNothingTook) {
   const auto file = open(folder_);
   expect_error(file->all_consumed(), folder_ + ": tensors fc.weight, ");
   expect_error(file->all_consumed(), " more are not part of a drafter of method eagle3");
-  for (const auto& tensor : tiny::eagle3_tensors())
+  for (const auto& tensor : eagle3_tensors())
     if (tensor.name != "midlayer.hidden_norm.weight") file->ignore(tensor.name);
   EXPECT_EQ(file->unconsumed(), std::vector<std::string>{"midlayer.hidden_norm.weight"});
   expect_error(file->all_consumed(), ": tensor midlayer.hidden_norm.weight is not part of a drafter of method eagle3");
@@ -61,9 +63,9 @@ TEST_F(DrafterFileTest, NamesWhatNothingTook) {
 TEST_F(DrafterFileTest, TakingChecksPresenceAndShape) {
   put_eagle3();
   const auto file = open(folder_);
-  expect_error(file->take("fc.bias", {tiny::kHidden}), "tensor fc.bias: missing; a drafter of method eagle3 needs it");
-  EXPECT_EQ(file->take_optional("fc.bias", {tiny::kHidden}).value(), nullptr);
-  expect_error(file->take("norm.weight", {tiny::kHidden + 1}), "tensor norm.weight: has shape [32], expected [33]");
+  expect_error(file->take("fc.bias", {kHidden}), "tensor fc.bias: missing; a drafter of method eagle3 needs it");
+  EXPECT_EQ(file->take_optional("fc.bias", {kHidden}).value(), nullptr);
+  expect_error(file->take("norm.weight", {kHidden + 1}), "tensor norm.weight: has shape [32], expected [33]");
 }
 
 TEST_F(DrafterFileTest, PrefixesAreStrippedUnlessTwoNamesBecomeOne) {
@@ -90,7 +92,7 @@ TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
 }
 
 TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
-  const auto detected = [&](const json& config, const std::vector<tiny::NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
+  const auto detected = [&](const json& config, const std::vector<NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
     put_config(config);
     put_weights(tensors);
     const auto opened = DrafterFile::open(folder_);
@@ -163,7 +165,7 @@ TEST_F(DrafterFileTest, PicklesAreRefusedWithTheCommandThatConvertsThem) {
 TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
   expect_part(error_of(at("none")), "No such file");
   expect_part(error_of(folder_), "no model.safetensors");
-  put("model.safetensors", tiny::drafter_safetensors(tiny::eagle3_tensors()));
+  put("model.safetensors", drafter_safetensors(eagle3_tensors()));
   expect_part(error_of(folder_), "no config.json beside the weights");
   for (const auto& [text, part] : {
            std::pair{"[]", "must be a JSON object, not a list"},
@@ -177,22 +179,22 @@ TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
   put("config.json", std::string(1000, '['));
   expect_part(error_of(folder_), "nested deeper than 64");
   put("config.json", "{\"model_type\": \"eagle3\"}");
-  put("model.safetensors", tiny::safetensors("{}", 0));
+  put("model.safetensors", safetensors("{}", 0));
   expect_part(error_of(folder_), folder_ + ": holds no tensors");
-  put("model.safetensors", tiny::safetensors(R"({"fc.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})", 4));
+  put("model.safetensors", safetensors(R"({"fc.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})", 4));
   expect_part(error_of(folder_), "fp8 is read in models, not in drafters");
   put("note.txt", "hello");
   expect_part(error_of(at("note.txt")), "not a GGUF file");
 }
 
 TEST_F(DrafterFileTest, ReadsGgufDraftersWithQuantisedMatricesAndMaps) {
-  put("d.gguf", tiny::gguf_eagle3(DType::Q4_0));
+  put("d.gguf", gguf_eagle3(DType::Q4_0));
   const auto file = open(at("d.gguf"));
   EXPECT_EQ(file->method(), "eagle3");
   EXPECT_EQ(file->format(), "gguf");
-  EXPECT_EQ(file->config_text(), tiny::eagle3_config().dump());
-  EXPECT_EQ(file->take("fc.weight", {tiny::kHidden, 3 * tiny::kHidden}).value()->dtype, DType::Q4_0);
-  EXPECT_EQ(file->take("norm.weight", {tiny::kHidden}).value()->dtype, DType::F32);
+  EXPECT_EQ(file->config_text(), eagle3_config().dump());
+  EXPECT_EQ(file->take("fc.weight", {kHidden, 3 * kHidden}).value()->dtype, DType::Q4_0);
+  EXPECT_EQ(file->take("norm.weight", {kHidden}).value()->dtype, DType::F32);
   EXPECT_EQ(file->integers("d2t").value()[5], 5);
   EXPECT_EQ(file->integers("t2d").value()[2], 1);
   EXPECT_EQ(file->integers("t2d").value()[3], 0);
@@ -200,7 +202,7 @@ TEST_F(DrafterFileTest, ReadsGgufDraftersWithQuantisedMatricesAndMaps) {
 }
 
 TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
-  put("m.gguf", tiny::gguf_qwen3());
+  put("m.gguf", gguf_qwen3());
   const auto opened = open(at("m.gguf"));
   EXPECT_EQ(opened->method(), "draft_model");
   const auto with_keys = [&](const char* architecture, const char* method, bool config) {
@@ -208,7 +210,7 @@ TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
     out.add_text("general.architecture", architecture);
     if (*method) out.add_text(kDrafterMethodKey, method);
     if (config) out.add_text(kDrafterConfigKey, "{}");
-    put("x.gguf", tiny::finish_gguf(out, {{"fc.weight", {32, 32}}}));
+    put("x.gguf", finish_gguf(out, {{"fc.weight", {32, 32}}}));
     return error_of(at("x.gguf"));
   };
   expect_part(
@@ -220,7 +222,7 @@ TEST_F(DrafterFileTest, APlainGgufModelIsADraftModelAndOthersAreRefused) {
 }
 
 TEST_F(DrafterFileTest, ModelsStillRefuseTablesOfWholeNumbers) {
-  const tiny::Bytes folder = tiny::drafter_safetensors(tiny::eagle3_tensors()), gguf = tiny::gguf_eagle3(DType::F32);
+  const Bytes folder = drafter_safetensors(eagle3_tensors()), gguf = gguf_eagle3(DType::F32);
   expect_error(parse_safetensors(folder, "f"), "type I64 is not supported (BF16, F16, F32, F8_E4M3 are)");
   expect_error(GgufFile::parse(gguf, "g"), "tensor d2t: type 27");
 }

@@ -1,11 +1,9 @@
 // The order is vLLM's: what names a drafter outright, then keys that only one kind has, then tensors, then a plain model.
 #include "checkpoint/drafter_method.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "checkpoint/config.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
@@ -16,8 +14,6 @@ std::string lower(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
   return out;
 }
-
-bool is_family(std::string_view name) { return std::ranges::find(kFamilies, name) != kFamilies.end(); }
 
 // The method that a class or type name carries: LlamaForCausalLMEagle3, EagleLlamaForCausalLM, DeepSeekMTPModel, medusa. Empty
 // for the names of plain models.

@@ -1,8 +1,9 @@
 // See expert_tensors.h. Nothing is copied: the parts point into the tensor.
 #include "checkpoint/expert_tensors.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -30,11 +31,10 @@ Result<std::vector<NamedEntry>> split_experts(
   const int64_t experts = shape.num_experts, rows = down ? shape.hidden : shape.expert_ffn;
   const std::vector<int64_t> wanted{experts, both ? 2 * rows : rows, down ? shape.expert_ffn : shape.hidden};
   if (entry.shape != wanted)
-    return Error{fmt::format("{}: tensor {} has shape [{}], expected [{}] ({} experts of width {})", source, name,
-        fmt::join(entry.shape, ", "), fmt::join(wanted, ", "), experts, shape.expert_ffn)};
+    return failure("{}: tensor {} has shape [{}], expected [{}] ({} experts of width {})", source, name,
+        fmt::join(entry.shape, ", "), fmt::join(wanted, ", "), experts, shape.expert_ffn);
   if (entry.dtype == DType::F8_E4M3)
-    return Error{
-        fmt::format("{}: tensor {} holds all experts in fp8; such files are read with a tensor for each expert", source, name)};
+    return failure("{}: tensor {} holds all experts in fp8; such files are read with a tensor for each expert", source, name);
   const int parts = both ? 2 : 1;
   const uint64_t bytes = entry.bytes / uint64_t(experts * parts);
   const std::string layer(stem.substr(0, stem.rfind('.')));

@@ -9,9 +9,11 @@ namespace hunch {
 namespace {
 
 using namespace test;
-using Tensors = std::vector<tiny::NamedShape>;
+using namespace tiny;
+using enum DType;
+using Tensors = std::vector<NamedShape>;
 
-Tensors all() { return tiny::folder_tensors("qwen3_moe"); }
+Tensors all() { return folder_tensors("qwen3_moe"); }
 const Json kConfig = tiny::config("qwen3_moe");
 const std::string kExperts = "model.layers.1.mlp.experts.";
 
@@ -19,11 +21,7 @@ void expect_refused(const Tensors& tensors, const std::string& part, const Json&
   expect_part(open_error(tensors, config), part);
 }
 
-Tensors without_experts() {
-  Tensors tensors = all();
-  std::erase_if(tensors, [](const auto& t) { return t.name.starts_with(kExperts); });
-  return tensors;
-}
+Tensors without_experts() { return without(all(), kExperts); }
 
 TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   const ModelShape s = shape_of(kConfig);
@@ -31,7 +29,7 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   EXPECT_TRUE(s.norm_expert_shares);
   EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
   EXPECT_TRUE(s.has_dense_ffn());
-  EXPECT_EQ(s.widest_ffn(), tiny::kFfn);
+  EXPECT_EQ(s.widest_ffn(), kFfn);
   Json plain = kConfig;
   for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "mlp_only_layers"})
     plain.erase(key);
@@ -51,21 +49,21 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
 }
 
 TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
-  constexpr int64_t kWidth = tiny::kExpertFfn, kHidden = tiny::kHidden;
+  constexpr int64_t kWidth = kExpertFfn, kHidden = tiny::kHidden;
   Tensors tensors = without_experts();
   tensors.push_back({kExperts + "gate_up_proj", {tiny::kExperts, 2 * kWidth, kHidden}});
   tensors.push_back({kExperts + "down_proj", {tiny::kExperts, kHidden, kWidth}});
-  const tiny::Bytes file = tiny::safetensors(tensors);
+  const Bytes file = safetensors(tensors);
   const auto checkpoint = good(opened(file, kConfig));
   const size_t both = size_t(2 * kWidth * kHidden), one = both / 2;
-  const auto gate_up = tiny::values(tiny::kExperts * both, uint32_t(tensors.size() - 1));
-  const auto down = tiny::values(tiny::kExperts * one, uint32_t(tensors.size()));
+  const auto gate_up = values(tiny::kExperts * both, uint32_t(tensors.size() - 1));
+  const auto down = values(tiny::kExperts * one, uint32_t(tensors.size()));
   for (size_t e = 0; e < tiny::kExperts; ++e) {
     const auto part = [&](const std::vector<float>& from, size_t at) {
       return std::vector<float>(from.begin() + at, from.begin() + (at + one));
     };
     const auto stored = [&](const char* name) {
-      return tiny::values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));
+      return values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));
     };
     EXPECT_EQ(stored("gate"), part(gate_up, e * both));
     EXPECT_EQ(stored("up"), part(gate_up, e * both + one));
@@ -95,21 +93,13 @@ TEST(ExpertTensors, NamesCountsThatDoNotFit) {
 }
 
 TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
-  Tensors tensors = all();
-  std::erase_if(tensors, [](const auto& t) { return t.name == kExperts + "3.up_proj.weight"; });
-  expect_refused(tensors, "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
+  expect_refused(without(all(), kExperts + "3.up_proj.weight"), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
   expect_refused(without_experts(), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
-  const auto reshaped = [](const std::string& name, const tiny::Shape& shape) {
-    Tensors out = all();
-    for (auto& t : out)
-      if (t.name == name) t.shape = shape;
-    return out;
-  };
-  expect_refused(
-      reshaped(kExperts + "2.down_proj.weight", {16, 32}), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
-  expect_refused(
-      reshaped("model.layers.1.mlp.gate.weight", {3, 32}), "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
-  const auto more = [](Tensors out, const char* name, const tiny::Shape& shape) {
+  expect_refused(reshaped(all(), kExperts + "2.down_proj.weight", {16, 32}),
+      "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
+  expect_refused(reshaped(all(), "model.layers.1.mlp.gate.weight", {3, 32}),
+      "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
+  const auto more = [](Tensors out, const char* name, const Shape& shape) {
     out.push_back({kExperts + name, shape});
     return out;
   };
@@ -117,44 +107,44 @@ TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
   expect_refused(more(without_experts(), "gate_up_proj", {3, 32, 32}),
       "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
   // A dense model with experts in its file.
-  expect_refused(more(tiny::folder_tensors("qwen3"), "gate_up_proj", {4, 32, 32}),
+  expect_refused(more(folder_tensors("qwen3"), "gate_up_proj", {4, 32, 32}),
       "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", tiny::config("qwen3"));
 }
 
 TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
-  const tiny::Bytes file = tiny::safetensors(all());
+  const Bytes file = safetensors(all());
   const ModelInfo info = describe(*good(opened(file, kConfig)));
-  const uint64_t expert = 4 * 3 * tiny::kExpertFfn * tiny::kHidden, embedding = 4 * tiny::kVocab * tiny::kHidden;
+  const uint64_t expert = 4 * 3 * kExpertFfn * tiny::kHidden, embedding = 4 * kVocab * tiny::kHidden;
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding - 2 * expert);
 }
 
 TEST(ExpertTensors, GptOssOfRandomWeightsHasItsExpertsInMxfp4) {
-  const auto made = good(random_checkpoint("gpt-oss-20b", DType::BF16));
+  const auto made = good(random_checkpoint("gpt-oss-20b", BF16));
   EXPECT_NEAR(double(describe(*made).parameters), 20.9e9, 0.1e9);
-  EXPECT_EQ(made->find("blk.23.ffn_down.31.weight")->dtype, DType::MXFP4);
-  EXPECT_EQ(made->find("blk.23.attn_q.weight")->dtype, DType::BF16);
+  EXPECT_EQ(made->find("blk.23.ffn_down.31.weight")->dtype, MXFP4);
+  EXPECT_EQ(made->find("blk.23.attn_q.weight")->dtype, BF16);
 }
 
 TEST(ExpertTensors, TheKnownModelOfRandomWeightsHasThirtyBillion) {
-  const auto made = good(random_checkpoint("qwen3-30b-a3b", DType::BF16));
+  const auto made = good(random_checkpoint("qwen3-30b-a3b", BF16));
   const ModelInfo info = describe(*made);
   EXPECT_NEAR(double(info.parameters), 30.5e9, 0.1e9);
   EXPECT_NEAR(double(info.weight_bytes_per_token) / 2, 3.03e9, 0.1e9);  // 3.3 of which 0.3 are the table's
-  EXPECT_EQ(made->find("blk.47.ffn_gate_inp.weight")->dtype, DType::F32);
+  EXPECT_EQ(made->find("blk.47.ffn_gate_inp.weight")->dtype, F32);
 }
 
 // GGUF: one tensor for all experts of a layer, in any encoding.
-Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, const tiny::Shape& down,
-    std::pair<const char*, uint32_t> key = {"expert_feed_forward_length", 64}) {
+Result<std::unique_ptr<Checkpoint>> open_gguf(
+    Bytes& bytes, int used, const Shape& down, std::pair<const char*, uint32_t> key = {"expert_feed_forward_length", 64}) {
   GgufWriter out;
-  tiny::add_keys(out, "qwen3moe");
+  add_keys(out, "qwen3moe");
   out.add_u32("qwen3moe.expert_count", 4);
   out.add_u32("qwen3moe.expert_used_count", uint32_t(used));
   out.add_u32("qwen3moe.expert_feed_forward_length", 64);
   if (key.second != 64) out.add_u32(fmt::format("qwen3moe.{}", key.first), key.second);
-  tiny::add_vocabulary(out);
+  add_vocabulary(out);
   Tensors tensors;
-  for (const auto& tensor : tiny::gguf_tensors()) {
+  for (const auto& tensor : gguf_tensors()) {
     const auto is = [&](const char* part) { return tensor.name.find(part) != tensor.name.npos; };
     if (!is(".ffn_gate.") && !is(".ffn_up.") && !is(".ffn_down.")) tensors.push_back(tensor);
     if (!is(".ffn_gate.")) continue;
@@ -163,12 +153,12 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(tiny::Bytes& bytes, int used, cons
     for (const char* name : {"gate", "up"}) tensors.push_back({ffn + name + "_exps.weight", {4, 64, tiny::kHidden}});
     tensors.push_back({ffn + "down_exps.weight", down});
   }
-  bytes = tiny::finish_gguf(out, tensors);
+  bytes = finish_gguf(out, tensors);
   return open_gguf_bytes(bytes, "m.gguf");
 }
 
 TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
-  tiny::Bytes bytes;
+  Bytes bytes;
   const auto opened = good(open_gguf(bytes, 3, {4, tiny::kHidden, 64}));
   const ModelShape& s = opened->shape();
   EXPECT_EQ(s.family, "qwen3_moe");
@@ -176,9 +166,9 @@ TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
   EXPECT_TRUE(s.norm_expert_shares && s.qk_norm && s.has_experts(0) && s.has_experts(1));
   const Tensor *first = opened->find("blk.0.ffn_down.0.weight"), *last = opened->find("blk.0.ffn_down.3.weight");
   ASSERT_TRUE(first && last);
-  EXPECT_EQ(first->shape, (tiny::Shape{tiny::kHidden, 64}));
-  EXPECT_EQ(first->dtype, DType::Q8_0);
-  EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(DType::Q8_0, tiny::kHidden * 64));
+  EXPECT_EQ(first->shape, (Shape{tiny::kHidden, 64}));
+  EXPECT_EQ(first->dtype, Q8_0);
+  EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(Q8_0, tiny::kHidden * 64));
   EXPECT_TRUE(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, {"expert_gating_func", 1}).ok());
   for (const auto& key : {std::pair("expert_gating_func", 2u), {"expert_shared_count", 1u}, {"leading_dense_block_count", 1u}})
     expect_error(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, key), fmt::format("{}: {} is not", key.first, key.second));

@@ -1,26 +1,18 @@
 // Finding a folder's files and refusing an index that points elsewhere.
 #include "checkpoint/folder.h"
 
-#include <fmt/format.h>
-
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
 #include "checkpoint/mapped_file.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostConfigBytes = 16 << 20, kMostTokenizerBytes = 256 << 20, kMostTemplateBytes = 1 << 20;
-
-bool exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
+constexpr size_t kMostTokenizerBytes = 256 << 20, kMostTemplateBytes = 1 << 20;
 
 // A name from the index: one path component, a *.safetensors.
 bool plain_name(const std::string& name) {
@@ -60,6 +52,11 @@ Result<std::string> optional_text(const std::string& path, size_t most) {
 
 }
 
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
 bool is_pickle(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt";
@@ -86,19 +83,18 @@ Result<ShardList> list_shards(const std::string& folder) {
   }
   if (!exists(index)) return no_weights(folder);
   HUNCH_TRY(const std::string text, read_text_file(index, kMostTokenizerBytes));
-  if (nested_deeper_than(text, kMostJsonDepth)) return Error{fmt::format("{}: nested deeper than {}", index, kMostJsonDepth)};
+  if (nested_deeper_than(text, kMostJsonDepth)) return failure("{}: nested deeper than {}", index, kMostJsonDepth);
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) return Error{fmt::format("{}: not valid JSON", index)};
+  if (json.is_discarded()) return failure("{}: not valid JSON", index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
   if (!json.is_object() || map == json.end() || !map->is_object() || map->empty())
-    return Error{fmt::format("{}: weight_map: must be an object with at least one tensor", index)};
+    return failure("{}: weight_map: must be an object with at least one tensor", index);
   std::vector<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string()) return Error{fmt::format("{}: weight_map: {}: must be a file name", index, quote(tensor))};
+    if (!file.is_string()) return failure("{}: weight_map: {}: must be a file name", index, quote(tensor));
     const std::string name = file.get<std::string>();
     if (!plain_name(name))
-      return Error{fmt::format(
-          "{}: weight_map: {}: not a plain *.safetensors name in this folder: {}", index, quote(tensor), quote(name))};
+      return failure("{}: weight_map: {}: not a plain *.safetensors name in this folder: {}", index, quote(tensor), quote(name));
     auto at = std::ranges::lower_bound(names, name);
     if (at == names.end() || *at != name) names.insert(at, name);
   }
@@ -109,21 +105,20 @@ Result<ShardList> list_shards(const std::string& folder) {
       missing += (missing.empty() ? "" : ", ") + quote(name);
       continue;
     }
-    if (!stays_inside(folder, path))
-      return Error{fmt::format("{}: shard {} is a link that leaves the folder", index, quote(name))};
+    if (!stays_inside(folder, path)) return failure("{}: shard {} is a link that leaves the folder", index, quote(name));
     out.files.push_back(path);
   }
-  if (!missing.empty()) return Error{fmt::format("{}: missing shards: {}", folder, missing)};
+  if (!missing.empty()) return failure("{}: missing shards: {}", folder, missing);
   for (const auto& [tensor, file] : map->items()) {
     const auto at = std::ranges::lower_bound(names, file.get<std::string>());
-    out.where.emplace_back(tensor, size_t(at - names.begin()));
+    out.where.emplace_back(tensor, at - names.begin());
   }
   return out;
 }
 
 Result<FolderTexts> read_folder_texts(const std::string& folder) {
   FolderTexts out;
-  if (!exists(folder + "/config.json")) return Error{fmt::format("{}: no config.json beside the weights", folder)};
+  if (!exists(folder + "/config.json")) return failure("{}: no config.json beside the weights", folder);
   HUNCH_TRY(out.config, read_text_file(folder + "/config.json", kMostConfigBytes));
   HUNCH_TRY(out.generation_config, optional_text(folder + "/generation_config.json", kMostConfigBytes));
   HUNCH_TRY(out.tokenizer, optional_text(folder + "/tokenizer.json", kMostTokenizerBytes));

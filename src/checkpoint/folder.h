@@ -6,6 +6,10 @@
 
 namespace hunch {
 
+inline constexpr size_t kMostConfigBytes = 16 << 20;
+
+bool exists(const std::string& path);
+
 struct ShardList {
   std::vector<std::string> files;                     // full paths
   std::vector<std::pair<std::string, size_t>> where;  // tensor name (the file's spelling) -> index into files; empty: no index

@@ -1,13 +1,12 @@
 // See fp8.h.
 #include "checkpoint/fp8.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <charconv>
 #include <cmath>
 
+#include "base/failure.h"
 #include "checkpoint/quantise.h"
 #include "checkpoint/quote.h"
 
@@ -23,7 +22,7 @@ Fp8Name kv_scale_name(std::string_view hf_name) {
   int layer = 0;
   const auto [end, error] = std::from_chars(hf_name.data(), hf_name.data() + hf_name.size(), layer);
   if (error != std::errc() || layer < 0) return {};
-  hf_name.remove_prefix(size_t(end - hf_name.data()));
+  hf_name.remove_prefix(end - hf_name.data());
   if (hf_name == ".self_attn.k_scale" || hf_name == ".self_attn.k_proj.k_scale") return {Fp8Part::KeyScale, {}, layer};
   if (hf_name == ".self_attn.v_scale" || hf_name == ".self_attn.v_proj.v_scale") return {Fp8Part::ValueScale, {}, layer};
   return {};
@@ -38,23 +37,20 @@ Fp8Name fp8_name(std::string_view hf_name) {
   if (suffix == "weight_scale" || suffix == "weight_scale_inv")
     return {Fp8Part::Scale, fmt::format("{}.weight", hf_name.substr(0, dot))};
   if (Fp8Name kv = kv_scale_name(hf_name); kv.part != Fp8Part::None) return kv;
-  static constexpr std::array<std::string_view, 5> kUnused{"input_scale", "output_scale", "q_scale", "k_scale", "v_scale"};
-  for (const std::string_view unused : kUnused)
+  for (const std::string_view unused : {"input_scale", "output_scale", "q_scale", "k_scale", "v_scale"})
     if (suffix == unused) return {Fp8Part::Unused, {}};
   return {};
 }
 
 Result<float> read_kv_scale(const TensorEntry& scale, const std::byte* data, std::string_view source) {
-  const auto fail = [&](std::string_view what) {
-    return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
-  };
+  const Failing fail{[&] { return fmt::format("{}: tensor {}", source, quote(scale.name)); }};
   if (elements_of(scale.shape) != 1)
-    return fail(fmt::format("has shape [{}]; a KV cache has one scale a layer", fmt::join(scale.shape, ", ")));
+    return fail("has shape [{}]; a KV cache has one scale a layer", fmt::join(scale.shape, ", "));
   if (scale.dtype != DType::F32 && scale.dtype != DType::BF16 && scale.dtype != DType::F16)
     return fail("scales must be F32, BF16 or F16");
   float value = 0;
   dequantise_row(scale.dtype, data, &value, 1);
-  if (!(value >= 0x1p-32f && value <= 0x1p32f)) return fail(fmt::format("is {}; a scale lies in 2^-32..2^32", value));
+  if (!(value >= 0x1p-32f && value <= 0x1p32f)) return fail("is {}; a scale lies in 2^-32..2^32", value);
   return std::exp2(std::ceil(std::log2(value)));
 }
 
@@ -67,12 +63,10 @@ WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix) {
 
 Result<std::vector<float>> read_fp8_scales(
     Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data, std::string_view source) {
-  const auto fail = [&](std::string_view what) {
-    return Error{fmt::format("{}: tensor {}: {}", source, quote(scale.name), what)};
-  };
-  if (kind == Fp8Scales::None) return fail(fmt::format("scales {}, but config.json has no quantization_config", matrix.name));
+  const Failing fail{[&] { return fmt::format("{}: tensor {}", source, quote(scale.name)); }};
+  if (kind == Fp8Scales::None) return fail("scales {}, but config.json has no quantization_config", matrix.name);
   if (matrix.dtype != DType::F8_E4M3)
-    return fail(fmt::format("scales {}, which is {} and not fp8", matrix.name, dtype_info(matrix.dtype).name));
+    return fail("scales {}, which is {} and not fp8", matrix.name, dtype_info(matrix.dtype).name);
   if (scale.dtype == DType::F8_E4M3) return fail("scales must be F32, BF16 or F16");
   const WeightScales of = fp8_scales_of(kind, matrix);
   const int64_t rows = (matrix.shape[0] + of.rows - 1) / of.rows, columns = (matrix.shape[1] + of.columns - 1) / of.columns;
@@ -84,15 +78,15 @@ Result<std::vector<float>> read_fp8_scales(
       : kind == Fp8Scales::Rows                               ? std::vector<int64_t>{rows}
                                                               : std::vector<int64_t>{rows, columns};
   if (shape != want)
-    return fail(fmt::format("has shape [{}]; {} of shape [{}] needs [{}] ({})", fmt::join(scale.shape, ", "), matrix.name,
+    return fail("has shape [{}]; {} of shape [{}] needs [{}] ({})", fmt::join(scale.shape, ", "), matrix.name,
         fmt::join(matrix.shape, ", "), fmt::join(want, ", "),
         kind == Fp8Scales::Matrix     ? "one scale a matrix"
             : kind == Fp8Scales::Rows ? "one a row"
-                                      : "one a block of 128 x 128"));
+                                      : "one a block of 128 x 128");
   std::vector<float> values(rows * columns);
   dequantise_row(scale.dtype, data, values.data(), std::ssize(values));
   for (const float value : values)
-    if (!std::isfinite(value)) return fail(fmt::format("holds {}", value));
+    if (!std::isfinite(value)) return fail("holds {}", value);
   return values;
 }
 

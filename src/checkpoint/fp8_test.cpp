@@ -2,7 +2,6 @@
 #include "checkpoint/fp8.h"
 
 #include <cmath>
-#include <functional>
 
 #include "base/half.h"
 #include "checkpoint/model_info.h"
@@ -11,10 +10,12 @@
 namespace hunch {
 namespace {
 
+using namespace tiny;
+
 using nlohmann::json;
 
 // A tensor of the file under construction; FP8 codes are any bytes but NaN.
-using Part = tiny::Stored;
+using Part = Stored;
 
 const json kBlocks = {
     {"quant_method", "fp8"}, {"fmt", "e4m3"}, {"activation_scheme", "dynamic"}, {"weight_block_size", {128, 128}}};
@@ -29,29 +30,29 @@ class Fp8Folder : public testing::Test {
     config = tiny::config("llama");
     config["hidden_size"] = kHidden, config["intermediate_size"] = kFfn;
     parts.clear();
-    for (auto [name, shape] : tiny::folder_tensors("llama")) {
+    for (auto [name, shape] : folder_tensors("llama")) {
       // The heads' rows are as many as the tiny model is wide, and stay so.
       for (int64_t& extent : shape) extent = extent == tiny::kHidden ? kHidden : extent == tiny::kFfn ? kFfn : extent;
-      if (name.find("q_proj") != name.npos) shape[0] = tiny::kHeads * tiny::kHeadDim;
-      if (name.find("o_proj") != name.npos) shape[1] = tiny::kHeads * tiny::kHeadDim;
+      if (name.find("q_proj") != name.npos) shape[0] = kHeads * kHeadDim;
+      if (name.find("o_proj") != name.npos) shape[1] = kHeads * kHeadDim;
       const bool fp8 = shape.size() == 2 && name.find("layers") != name.npos;
-      const auto values = tiny::values(tiny::elements(shape), uint32_t(parts.size() + 1));
-      parts.push_back({name, fp8 ? "F8_E4M3" : "F32", shape, tiny::encoded(fp8 ? DType::F8_E4M3 : DType::F32, values)});
+      const auto values = tiny::values(elements(shape), uint32_t(parts.size() + 1));
+      parts.push_back({name, fp8 ? "F8_E4M3" : "F32", shape, encoded(fp8 ? DType::F8_E4M3 : DType::F32, values)});
       if (!fp8) continue;
       const int64_t rows = (shape[0] + 127) / 128, columns = (shape[1] + 127) / 128;
       Part scale{name.substr(0, name.size() - 6) + suffix, scale_dtype, {}, {}};
       if (kind == Fp8Scales::Rows) scale.shape = {shape[0], 1};
       if (kind == Fp8Scales::Blocks) scale.shape = {rows, columns};
       std::vector<float> scales;
-      for (size_t i = 0; i < tiny::elements(scale.shape); ++i) scales.push_back(std::ldexp(float(i % 50 + 1), -6));
-      scale.data = tiny::encoded(scale_dtype == "F32" ? DType::F32 : DType::BF16, scales);
+      for (size_t i = 0; i < elements(scale.shape); ++i) scales.push_back(std::ldexp(float(i % 50 + 1), -6));
+      scale.data = encoded(scale_dtype == "F32" ? DType::F32 : DType::BF16, scales);
       parts.push_back(scale);
     }
   }
   void make_blocks() { make(Fp8Scales::Blocks, "weight_scale_inv", "F32"), config["quantization_config"] = kBlocks; }
   void make_matrix() { make(Fp8Scales::Matrix, "weight_scale", "F32"), config["quantization_config"] = kMatrix; }
   Result<std::unique_ptr<Checkpoint>> open() {
-    file = tiny::file_of(parts);
+    file = file_of(parts);
     return test::opened(file, config);
   }
   Part& part(const std::string& name) {
@@ -65,7 +66,7 @@ class Fp8Folder : public testing::Test {
 
   json config;
   std::vector<Part> parts;
-  tiny::Bytes file;
+  Bytes file;
 };
 
 json compressed(const json& weights) {
@@ -115,7 +116,7 @@ TEST_F(Fp8Folder, CountsScalesAmongItsBytes) {
   const auto model = opened();
   const ModelInfo info = describe(*model);
   EXPECT_EQ(info.encodings.back().dtype, DType::F8_E4M3);
-  EXPECT_EQ(info.encodings.back().tensors, 7 * tiny::kLayers);
+  EXPECT_EQ(info.encodings.back().tensors, 7 * kLayers);
   EXPECT_GT(info.encodings.back().bytes, uint64_t(info.encodings.back().elements));
 }
 
@@ -135,9 +136,9 @@ TEST_F(Fp8Folder, LeavesOutScalesOfActivationsAndSaysHowMany) {
 }
 
 TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
-  const auto put = [&](const std::string& name, const char* dtype, tiny::Shape shape, float value) {
+  const auto put = [&](const std::string& name, const char* dtype, Shape shape, float value) {
     const DType type = dtype == std::string("F32") ? DType::F32 : DType::BF16;
-    parts.push_back({name, dtype, std::move(shape), tiny::encoded(type, {value})});
+    parts.push_back({name, dtype, std::move(shape), encoded(type, {value})});
   };
   make_matrix();
   put("model.layers.0.self_attn.k_scale", "F32", {}, 0.25f);
@@ -145,7 +146,7 @@ TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
   put("model.layers.1.self_attn.v_proj.v_scale", "F32", {1}, 3);
   const auto model = opened();
   const auto scales = model->kv_scales();
-  ASSERT_EQ(scales.size(), size_t(tiny::kLayers));
+  ASSERT_EQ(scales.size(), size_t(kLayers));
   EXPECT_EQ(scales[0].k, 0.25f);
   EXPECT_EQ(scales[0].v, 1.0f);  // not in the file
   EXPECT_EQ(scales[1].k, 0.5f);
@@ -177,7 +178,7 @@ TEST_F(Fp8Folder, RefusesScalesThatDoNotFitAndSaysWhy) {
       {"is fp8 and has no weight_scale", [&] { std::erase_if(parts, [&](const Part& p) { return p.name == scale; }); }},
       {"has shape [4, 1]; blk.0.ffn_down.weight of shape [160, 200] needs [2, 2] (one a block",
           [&] {
-            part(scale).shape = tiny::Shape{4, 1};
+            part(scale).shape = Shape{4, 1};
           }},
       {"holds inf", [&] { part(scale).data[6] = std::byte(0x80), part(scale).data[7] = std::byte(0x7f); }},
       {"has two tensors of scales", [&] { parts.push_back(part(scale)), parts.back().name = down + "_scale"; }},

@@ -5,7 +5,8 @@
 
 #include <unordered_map>
 
-#include "base/result.h"
+#include "base/failure.h"
+#include "checkpoint/quote.h"
 #include "checkpoint/tensor_entry.h"
 
 namespace hunch {
@@ -16,9 +17,9 @@ std::string_view gguf_type_name(GgufType type);
 // A metadata value, left where it lies in the file.
 struct GgufValue {
   GgufType type = GgufType::U8;
-  GgufType element = GgufType::U8;   // of an array
-  uint64_t count = 1;                // of an array
-  std::span<const std::byte> bytes;  // a scalar's or array's little-endian elements; a string's bytes without its length
+  GgufType element = GgufType::U8;  // of an array
+  uint64_t count = 1;               // of an array
+  FileBytes bytes;                  // a scalar's or array's little-endian elements; a string's bytes without its length
 };
 
 // ggml's number of a tensor type; nullopt for types that are not read.
@@ -31,13 +32,12 @@ uint32_t ggml_type_of(IntegerType type);                         // of those thr
 class GgufFile {
  public:
   // `file` must outlive the result; `file_name` stands in messages.
-  static Result<GgufFile> parse(
-      std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
+  static Result<GgufFile> parse(FileBytes file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
 
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // in file order
   const std::vector<std::string_view>& keys() const { return keys_; }   // in file order
   const std::string& file_name() const { return file_name_; }
-  std::span<const std::byte> bytes() const { return file_; }
+  FileBytes bytes() const { return file_; }
   const GgufValue* find(std::string_view key) const;
 
   // Typed accessors: nullopt where the key is absent, an error naming key and types where it holds something else.
@@ -48,10 +48,14 @@ class GgufFile {
   Result<std::vector<std::string>> texts(std::string_view key) const;  // empty where absent
   Result<std::vector<int32_t>> integers(std::string_view key) const;   // arrays of I32 or U32; empty where absent
   Result<std::vector<uint8_t>> booleans(std::string_view key) const;   // empty where absent
-  Error wrong(std::string_view key, std::string_view what) const;      // "file: key tokenizer.ggml.model: what"
+  // "file: key tokenizer.ggml.model: what"
+  template <class... T>
+  Error wrong(std::string_view key, fmt::format_string<T...> what, T&&... values) const {
+    return failure("{}: key {}: {}", file_name_, quote(key), fmt::format(what, std::forward<T>(values)...));
+  }
 
  private:
-  std::span<const std::byte> file_;
+  FileBytes file_;
   std::string file_name_;
   std::vector<std::string_view> keys_;
   std::unordered_map<std::string_view, GgufValue> values_;

@@ -1,5 +1,4 @@
 // The keys of a GGUF file: architecture, tokenizer, sampling defaults. Names and defaults are llama.cpp's.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
@@ -24,7 +24,10 @@ class ArchKeys {
  public:
   ArchKeys(const GgufFile& file, std::string arch) : file_(file), arch_(std::move(arch)) {}
   std::string key(std::string_view name) const { return fmt::format("{}.{}", arch_, name); }
-  Error wrong(std::string_view name, std::string_view what) const { return file_.wrong(key(name), what); }
+  template <class... T>
+  Error wrong(std::string_view name, fmt::format_string<T...> what, T&&... values) const {
+    return file_.wrong(key(name), what, std::forward<T>(values)...);
+  }
 
   Result<int64_t> integer(std::string_view name, std::optional<int64_t> otherwise = {}) const {
     HUNCH_TRY(const auto value, file_.integer(key(name)));
@@ -34,7 +37,7 @@ class ArchKeys {
   // For values that become an int or divide something.
   Result<int> count(std::string_view name, int64_t least, std::optional<int64_t> otherwise = {}) const {
     HUNCH_TRY(const int64_t value, integer(name, otherwise));
-    if (value < least || value > INT32_MAX) return wrong(name, fmt::format("{} is out of range", value));
+    if (value < least || value > INT32_MAX) return wrong(name, "{} is out of range", value);
     return int(value);
   }
   Result<std::optional<double>> number(std::string_view name) const { return file_.number(key(name)); }
@@ -60,10 +63,10 @@ Status read_experts(const ArchKeys& keys, ModelShape& s) {
   for (const auto& [name, most] :
       {std::pair("expert_gating_func", 1), {"expert_shared_count", 0}, {"leading_dense_block_count", 0}}) {
     HUNCH_TRY(const int64_t value, keys.integer(name, 0));
-    if (value != 0 && value != most) return keys.wrong(name, fmt::format("{} is not supported", value));
+    if (value != 0 && value != most) return keys.wrong(name, "{} is not supported", value);
   }
   HUNCH_TRY(const double scale, keys.number("expert_weights_scale", 1));
-  if (scale != 0 && scale != 1) return keys.wrong("expert_weights_scale", fmt::format("{} is not supported", scale));
+  if (scale != 0 && scale != 1) return keys.wrong("expert_weights_scale", "{} is not supported", scale);
   return {};
 }
 
@@ -90,13 +93,13 @@ Status refuse_unsupported(const ArchKeys& keys, bool experts_allowed) {
            "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "residual_scale", "embedding_scale"}) {
     HUNCH_TRY(const double value, keys.number(name, 0));
     const bool factor = !name.starts_with("attention.") && name.ends_with("_scale");
-    if (value != 0 && !(factor && value == 1)) return keys.wrong(name, fmt::format("{} is not supported", value));
+    if (value != 0 && !(factor && value == 1)) return keys.wrong(name, "{} is not supported", value);
   }
   HUNCH_TRY(const auto causal, keys.file().boolean(keys.key("attention.causal")));
   if (causal && !*causal) return keys.wrong("attention.causal", "only causal attention is supported");
   HUNCH_TRY(const auto parts, keys.file().integer("split.count"));
   if (parts && *parts > 1)
-    return keys.file().wrong("split.count", fmt::format("one of {} parts; join them first (llama-gguf-split --merge)", *parts));
+    return keys.file().wrong("split.count", "one of {} parts; join them first (llama-gguf-split --merge)", *parts);
   return {};
 }
 
@@ -108,7 +111,7 @@ Result<RopeScaling> read_rope_scaling(const ArchKeys& keys, int context_len) {
   HUNCH_TRY(const double factor, keys.number("rope.scaling.factor", old_linear));
   if (type && *type == "none") return out;
   if (type && *type != "linear" && *type != "yarn")
-    return keys.wrong("rope.scaling.type", fmt::format("{} is not supported; none, linear and yarn are", quote(*type)));
+    return keys.wrong("rope.scaling.type", "{} is not supported; none, linear and yarn are", quote(*type));
   if (factor != 0) out.factor = factor;
   if (!type || *type == "linear") {
     if (out.factor != 1) out.kind = RopeScaling::Kind::Linear;
@@ -156,7 +159,7 @@ Status read_rope_factors(const GgufFile& file, ModelShape& shape) {
   const TensorEntry* entry = find_tensor(file, "rope_freqs.weight");
   if (!entry) return {};
   if (entry->dtype != DType::F32 || entry->shape.size() != 1 || entry->shape[0] > 256)
-    return Error{fmt::format("{}: tensor rope_freqs.weight: must be one row of at most 256 f32", file.file_name())};
+    return failure("{}: tensor rope_freqs.weight: must be one row of at most 256 f32", file.file_name());
   shape.rope_factors.resize(entry->shape[0]);
   std::memcpy(shape.rope_factors.data(), file.bytes().data() + entry->offset, entry->bytes);
   return {};
@@ -173,17 +176,17 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   HUNCH_TRY(s.hidden, keys.count("embedding_length", 1));
   HUNCH_TRY(s.ffn, keys.count("feed_forward_length", 1, moe || gpt_oss ? std::optional<int64_t>(1) : std::nullopt));
   HUNCH_TRY(s.layers, keys.count("block_count", 1));
-  if (s.layers > 1024) return keys.wrong("block_count", fmt::format("{}, possible are 1 to 1024", s.layers));
+  if (s.layers > 1024) return keys.wrong("block_count", "{}, possible are 1 to 1024", s.layers);
   HUNCH_TRY(s.heads, keys.count("attention.head_count", 1));
   HUNCH_TRY(s.kv_heads, keys.count("attention.head_count_kv", 1, s.heads));
   if (s.heads % s.kv_heads != 0)
-    return keys.wrong("attention.head_count_kv", fmt::format("{} does not divide the {} heads", s.kv_heads, s.heads));
+    return keys.wrong("attention.head_count_kv", "{} does not divide the {} heads", s.kv_heads, s.heads);
   if (!keys.find("attention.key_length") && !deepseek && s.hidden % s.heads != 0)
-    return keys.wrong("embedding_length", fmt::format("{} is not divisible by {} heads", s.hidden, s.heads));
+    return keys.wrong("embedding_length", "{} is not divisible by {} heads", s.hidden, s.heads);
   HUNCH_TRY(s.head_dim, keys.count("attention.key_length", 1, s.hidden / s.heads));
   HUNCH_TRY(const int value_dim, keys.count("attention.value_length", 1, s.head_dim));
   if (value_dim != s.head_dim && !deepseek)
-    return keys.wrong("attention.value_length", fmt::format("{} differs from the key length {}", value_dim, s.head_dim));
+    return keys.wrong("attention.value_length", "{} differs from the key length {}", value_dim, s.head_dim);
   HUNCH_TRY(s.rope_dim, keys.count("rope.dimension_count", 1, s.head_dim));
   HUNCH_TRY(s.context_len, keys.count("context_length", 1));
   HUNCH_TRY(const auto eps, keys.number("attention.layer_norm_rms_epsilon"));
@@ -207,7 +210,7 @@ Result<ModelShape> read_shape(const GgufFile& file, std::string arch, int64_t nu
   const TensorEntry* embedding = find_tensor(file, "token_embd.weight");
   HUNCH_TRY(s.vocab_size, keys.integer("vocab_size", num_tokens ? num_tokens : embedding ? embedding->shape[0] : 0));
   if (num_tokens && s.vocab_size != num_tokens)
-    return keys.wrong("vocab_size", fmt::format("{}, but tokenizer.ggml.tokens holds {}", s.vocab_size, num_tokens));
+    return keys.wrong("vocab_size", "{}, but tokenizer.ggml.tokens holds {}", s.vocab_size, num_tokens);
   return s;
 }
 
@@ -215,7 +218,7 @@ Result<std::optional<int32_t>> token_id(const GgufFile& file, std::string_view k
   HUNCH_TRY(const auto id, file.integer(key));
   if (!id) return std::optional<int32_t>();
   if (*id < 0 || (num_tokens && *id >= int64_t(num_tokens)) || *id > INT32_MAX)
-    return file.wrong(key, fmt::format("{} is outside the vocabulary of {}", *id, num_tokens));
+    return file.wrong(key, "{} is outside the vocabulary of {}", *id, num_tokens);
   return std::optional<int32_t>(int32_t(*id));
 }
 
@@ -235,7 +238,7 @@ Result<TokenizerSource> read_tokenizer(const GgufFile& file) {
   const auto chat_template = [&](const char* key) -> Result<std::string> {
     HUNCH_TRY(const auto text, file.text(key));
     if (text && text->size() > kMostTemplateBytes)
-      return file.wrong(key, fmt::format("{} bytes, at most {}", text->size(), kMostTemplateBytes));
+      return file.wrong(key, "{} bytes, at most {}", text->size(), kMostTemplateBytes);
     return std::string(text.value_or(""));
   };
   HUNCH_TRY(t.chat_template, chat_template("tokenizer.chat_template"));
@@ -275,8 +278,7 @@ Result<SamplingDefaults> read_sampling(const GgufFile& file) {
   HUNCH_TRY(out.top_p, file.number("general.sampling.top_p"));
   HUNCH_TRY(out.min_p, file.number("general.sampling.min_p"));
   HUNCH_TRY(const auto top_k, file.integer("general.sampling.top_k"));
-  if (top_k && (*top_k < 0 || *top_k > INT32_MAX))
-    return file.wrong("general.sampling.top_k", fmt::format("{} is out of range", *top_k));
+  if (top_k && (*top_k < 0 || *top_k > INT32_MAX)) return file.wrong("general.sampling.top_k", "{} is out of range", *top_k);
   if (top_k) out.top_k = int(*top_k);
   // Stored as f32: 0.8 must come back as 0.8, not as 0.800000012.
   for (auto* value : {&out.temperature, &out.top_p, &out.min_p})
@@ -295,7 +297,7 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
   HUNCH_TRY(const auto arch, file.text("general.architecture"));
   if (!arch) return file.wrong("general.architecture", "missing");
   HUNCH_TRY(const auto kind, file.text("general.type"));
-  if (kind && *kind != "model") return file.wrong("general.type", fmt::format("{} is not a model", quote(*kind)));
+  if (kind && *kind != "model") return file.wrong("general.type", "{} is not a model", quote(*kind));
   HUNCH_TRY(out.tokenizer, read_tokenizer(file));
   HUNCH_TRY(out.shape.eos_ids, read_eos(file, out.tokenizer));
   const auto eos_ids = out.shape.eos_ids;
@@ -307,14 +309,13 @@ Result<ModelDescription> describe_gguf(const GgufFile& file, bool vocab_only) {
     return out;
   }
   // Not architectures of GGUF files: mistral is written as llama, the others have spellings of their own.
-  const bool known = std::ranges::find(kFamilies, *arch) != kFamilies.end() || *arch == kGgufQwen3Moe || *arch == kGgufGptOss ||
-      *arch == kGgufDeepSeek;
+  const bool known = is_family(*arch) || *arch == kGgufQwen3Moe || *arch == kGgufGptOss || *arch == kGgufDeepSeek;
   if (!known || *arch == "mistral" || *arch == "qwen3_moe" || *arch == "gpt_oss" || is_deepseek(*arch))
     return file.wrong("general.architecture",
-        fmt::format("unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
-                    "deepseek2, nsa",
-            quote(*arch)));
-  if (file.tensors().empty()) return Error{fmt::format("{}: holds no tensors (a vocabulary-only file)", file.file_name())};
+        "unknown architecture {}; known are llama (mistral too), qwen2, qwen3, qwen3moe, gpt-oss, "
+        "deepseek2, nsa",
+        quote(*arch));
+  if (file.tensors().empty()) return failure("{}: holds no tensors (a vocabulary-only file)", file.file_name());
   HUNCH_TRY(out.shape, read_shape(file, std::string(*arch), std::ssize(out.tokenizer.tokens)));
   out.shape.eos_ids = eos_ids;
   HUNCH_TRY(out.sampling, read_sampling(file));

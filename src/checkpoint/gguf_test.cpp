@@ -11,17 +11,19 @@
 namespace hunch {
 namespace {
 
+using namespace tiny;
+
 using test::expect_part;
 
-std::string open_error(const tiny::Bytes& file) { return test::error_of(open_gguf_bytes(file, "m.gguf")); }
+std::string open_error(const Bytes& file) { return test::error_of(open_gguf_bytes(file, "m.gguf")); }
 
 template <class... T>  // one behind the other
-void poke(tiny::Bytes& file, size_t at, T... values) {
+void poke(Bytes& file, size_t at, T... values) {
   ((std::memcpy(file.data() + at, &values, sizeof values), at += sizeof values), ...);
 }
 
 // Where `text` lies in the file, past its end.
-size_t after(const tiny::Bytes& file, std::string_view text) {
+size_t after(const Bytes& file, std::string_view text) {
   const std::string_view all(reinterpret_cast<const char*>(file.data()), file.size());
   const size_t at = all.find(text);
   HUNCH_CHECK(at != all.npos);
@@ -30,37 +32,37 @@ size_t after(const tiny::Bytes& file, std::string_view text) {
 
 // Writes values so many bytes behind the end of `text`, behind nothing at that place of the file.
 template <class... T>
-std::function<void(tiny::Bytes&)> put(std::string_view text, int offset, T... values) {
-  return [=](tiny::Bytes& file) { poke(file, size_t(int64_t(after(file, text)) + offset), values...); };
+std::function<void(Bytes&)> put(std::string_view text, int offset, T... values) {
+  return [=](Bytes& file) { poke(file, size_t(int64_t(after(file, text)) + offset), values...); };
 }
 
-std::unique_ptr<Checkpoint> open(const tiny::Bytes& file, bool vocab_only = false) {
+std::unique_ptr<Checkpoint> open(const Bytes& file, bool vocab_only = false) {
   return test::good(open_gguf_bytes(file, "m.gguf", vocab_only));
 }
 
 struct Qwen3Keys : GgufWriter {
-  Qwen3Keys() { tiny::add_qwen3_keys(*this); }
+  Qwen3Keys() { add_qwen3_keys(*this); }
   std::unique_ptr<Checkpoint> open() {
-    bytes = tiny::finish_gguf(*this, tiny::gguf_tensors());
+    bytes = finish_gguf(*this, gguf_tensors());
     return test::good(open_gguf_bytes(bytes, "m.gguf"));
   }
-  tiny::Bytes bytes;
+  Bytes bytes;
 };
 
 TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
-  const tiny::Bytes file = tiny::gguf_qwen3();
+  const Bytes file = gguf_qwen3();
   const auto c = open(file);
   const ModelShape& s = c->shape();
-  EXPECT_EQ(std::tie(s.family, s.vocab_size, s.head_dim), std::tuple("qwen3", tiny::kVocab, tiny::kHeadDim));
+  EXPECT_EQ(std::tie(s.family, s.vocab_size, s.head_dim), std::tuple("qwen3", kVocab, kHeadDim));
   EXPECT_EQ(s.rope_pairs, RopePairs::Halves);
   EXPECT_TRUE(s.tied_head && s.qk_norm && !s.qkv_bias);
   EXPECT_EQ(s.eos_ids, Ints{2});
   EXPECT_EQ(c->tokenizer().tokens[7], "t7");
   EXPECT_EQ(c->tokenizer().merges, std::vector<std::string>{"t 1"});
   ASSERT_NE(c->find("blk.1.ffn_up.weight"), nullptr);
-  EXPECT_EQ(c->find("blk.1.ffn_up.weight")->shape, (std::vector<int64_t>{tiny::kFfn, tiny::kHidden}));
+  EXPECT_EQ(c->find("blk.1.ffn_up.weight")->shape, (std::vector<int64_t>{kFfn, kHidden}));
   EXPECT_EQ(c->find("nothing"), nullptr);
-  tiny::Bytes plain = file;
+  Bytes plain = file;
   put("rope.freq_base", -1, 'x')(plain);
   EXPECT_EQ(open(plain)->shape().rope_theta, 10000);
 }
@@ -68,7 +70,7 @@ TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
 TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
   struct Damage {
     const char* name;
-    std::function<void(tiny::Bytes&)> apply;
+    std::function<void(Bytes&)> apply;
     const char* expected;
   };
   const std::string_view q = "blk.0.attn_q.weight";  // then: rank u32, 2 extents u64, type u32, offset u64
@@ -124,7 +126,7 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
       {"wrong extents", put(q, 4, uint64_t(64), uint64_t(16)), "attn_q.weight has shape [16, 64], expected [32, 32]"},
   };
   for (const Damage& damage : cases) {
-    tiny::Bytes file = tiny::gguf_qwen3();
+    Bytes file = gguf_qwen3();
     damage.apply(file);
     const std::string message = open_error(file);
     SCOPED_TRACE(damage.name);
@@ -136,49 +138,48 @@ TEST(Gguf, RefusesDamagedFieldsAndNamesThem) {
 TEST(Gguf, RefusesKeysAndTensorsThatDoNotFit) {
   const auto expect = [](const auto& change, std::string_view words) {
     Qwen3Keys out;
-    auto tensors = tiny::gguf_tensors();
+    auto tensors = gguf_tensors();
     change(out, tensors);
-    expect_part(open_error(tiny::finish_gguf(out, tensors)), words);
+    expect_part(open_error(finish_gguf(out, tensors)), words);
   };
   expect([](auto& out, auto&) { out.add_u32("qwen3.block_count", 3); }, "duplicate key: qwen3.block_count");
   for (const uint32_t no_power_of_two : {0u, 3u, 48u, 131072u, 1u << 31})  // or too large
     expect([&](auto& out, auto&) { out.add_u32("general.alignment", no_power_of_two); }, "general.alignment");
   expect(
       [](auto&, auto& tensors) {
-        tensors.push_back({"blk.0.attn_k.bias", {tiny::kKvHeads * tiny::kHeadDim}});
+        tensors.push_back({"blk.0.attn_k.bias", {kKvHeads * kHeadDim}});
       },
       "blk.0.attn_k.bias is not part of");
   expect([](auto& out, auto&) { out.add_u32("qwen3.rope.dimension_count", 4); }, "only whole heads are supported");
-  expect([](auto& out, auto&) { tiny::add_vocabulary(out, tiny::kVocab - 1); },
-      "token_embd.weight has shape [40, 32], expected [39, 32]");
+  expect([](auto& out, auto&) { add_vocabulary(out, kVocab - 1); }, "token_embd.weight has shape [40, 32], expected [39, 32]");
 }
 
 TEST(Gguf, HasTheBiasesThatTheFileHas) {
   Qwen3Keys out;
-  auto tensors = tiny::gguf_tensors();
-  for (int layer = 0; layer < tiny::kLayers; ++layer)
+  auto tensors = gguf_tensors();
+  for (int layer = 0; layer < kLayers; ++layer)
     for (const char* name : {"q", "k", "v"})
-      tensors.push_back({fmt::format("blk.{}.attn_{}.bias", layer, name), {*name == 'q' ? tiny::kQueryDim : tiny::kKvDim}});
-  const tiny::Bytes file = tiny::finish_gguf(out, tensors);
+      tensors.push_back({fmt::format("blk.{}.attn_{}.bias", layer, name), {*name == 'q' ? kQueryDim : kKvDim}});
+  const Bytes file = finish_gguf(out, tensors);
   EXPECT_TRUE(open(file)->shape().qkv_bias);
 }
 
 TEST(Gguf, RefusesEveryTruncationOfHeaderAndData) {
-  const tiny::Bytes whole = tiny::gguf_qwen3();
+  const Bytes whole = gguf_qwen3();
   ASSERT_EQ(open_error(whole), "accepted");
   for (size_t length = 0; length + 32 < whole.size(); length += length < 4000 ? 7 : whole.size() / 64) {
-    const tiny::Bytes cut(whole.begin(), whole.begin() + length);
+    const Bytes cut(whole.begin(), whole.begin() + length);
     EXPECT_NE(open_error(cut), "accepted") << length;
   }
 }
 
 TEST(Gguf, AnswersEveryFlippedHeaderByte) {
-  const tiny::Bytes whole = tiny::gguf_qwen3();
+  const Bytes whole = gguf_qwen3();
   const size_t header = after(whole, "output_norm.weight") + 32;
   const auto start = std::chrono::steady_clock::now();
   int refused = 0;
   for (size_t at = 0; at < header; ++at) {
-    tiny::Bytes damaged = whole;
+    Bytes damaged = whole;
     damaged[at] ^= std::byte(0x81);
     refused += open_error(damaged) != "accepted";
   }
@@ -188,28 +189,28 @@ TEST(Gguf, AnswersEveryFlippedHeaderByte) {
 
 TEST(Gguf, ReadsBothVersionsAndFilesWithoutAVocabulary) {
   Qwen3Keys keys;
-  tiny::Bytes file = tiny::finish_gguf(keys, tiny::gguf_tensors());
+  Bytes file = finish_gguf(keys, gguf_tensors());
   poke(file, 4, uint32_t(2));
   const auto c = open(file);
-  EXPECT_EQ(c->shape().vocab_size, tiny::kVocab);  // from the embedding's rows
+  EXPECT_EQ(c->shape().vocab_size, kVocab);  // from the embedding's rows
   EXPECT_FALSE(c->tokenizer().from_gguf());
 }
 
 TEST(Gguf, OpensVocabularyFilesOnlyWhenAsked) {
   GgufWriter out;
   out.add_text("general.architecture", "llama");
-  tiny::add_vocabulary(out);
-  const tiny::Bytes file = out.to_bytes({});
+  add_vocabulary(out);
+  const Bytes file = out.to_bytes({});
   expect_part(open_error(file), "holds no tensors");
   const auto c = open(file, true);
-  EXPECT_EQ(c->tokenizer().tokens.size(), size_t(tiny::kVocab));
+  EXPECT_EQ(c->tokenizer().tokens.size(), size_t(kVocab));
 }
 
 TEST(Gguf, EndOfTextIdsComeFromKeysAndKnownControlTokens) {
   Qwen3Keys out;
   out.add_text("tokenizer.ggml.model", "gpt2");
-  std::vector<std::string> tokens(tiny::kVocab, "x");
-  Ints types(tiny::kVocab, 1);
+  std::vector<std::string> tokens(kVocab, "x");
+  Ints types(kVocab, 1);
   tokens[4] = "<|eom_id|>", tokens[5] = "<|im_end|>", types[4] = types[5] = 3;
   tokens[6] = "<|endoftext|>";  // a normal token that only looks like one
   out.add_texts("tokenizer.ggml.tokens", tokens);
@@ -271,7 +272,7 @@ TEST(Gguf, RefusesWhatWouldChangeResults) {
   const auto expect = [](std::string_view words, const auto& add) {
     Qwen3Keys out;
     add(out);
-    expect_part(open_error(tiny::finish_gguf(out, tiny::gguf_tensors())), words);
+    expect_part(open_error(finish_gguf(out, gguf_tensors())), words);
   };
   for (const char* name : {"attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias", "final_logit_softcapping"})
     expect(fmt::format("{}: 1 is not supported", name), [&](auto& out) { out.add_f32(fmt::format("qwen3.{}", name), 1); });
@@ -289,9 +290,9 @@ TEST(Gguf, KeysOfOtherFamiliesMustBeThere) {
   using Keys = std::initializer_list<std::pair<const char*, uint32_t>>;
   const auto error = [](const std::string& arch, Keys keys) {
     GgufWriter out;
-    tiny::add_keys(out, arch);
+    add_keys(out, arch);
     for (const auto& [name, value] : keys) out.add_u32(fmt::format("{}.{}", arch, name), value);
-    return open_error(tiny::finish_gguf(out, tiny::gguf_tensors()));
+    return open_error(finish_gguf(out, gguf_tensors()));
   };
   expect_part(error("gpt-oss", {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}}),
       "gpt-oss.attention.sliding_window: missing");
@@ -303,11 +304,11 @@ TEST(Gguf, KeysOfOtherFamiliesMustBeThere) {
 
 TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
   Qwen3Keys out;
-  auto tensors = tiny::gguf_tensors();
-  tensors.insert(tensors.begin(), {"rope_freqs.weight", {tiny::kHeadDim / 2}});
-  const tiny::Bytes negative = tiny::finish_gguf(out, tensors);  // values in [-1, 1)
+  auto tensors = gguf_tensors();
+  tensors.insert(tensors.begin(), {"rope_freqs.weight", {kHeadDim / 2}});
+  const Bytes negative = finish_gguf(out, tensors);  // values in [-1, 1)
   expect_part(open_error(negative), "rope_freqs.weight holds");
-  tiny::Bytes file = negative;
+  Bytes file = negative;
   poke(file, (after(file, "output_norm.weight") + 24 + 31) / 32 * 32, 1.0f, 1.0f, 2.0f, 8.0f);
   const auto c = open(file);
   EXPECT_EQ(c->shape().rope_factors, (std::vector<float>{1, 1, 2, 8}));

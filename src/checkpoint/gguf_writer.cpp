@@ -2,7 +2,6 @@
 #include "checkpoint/gguf_writer.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,8 @@
 
 namespace hunch {
 namespace {
+
+using enum GgufType;
 
 constexpr uint64_t kAlignment = 32;  // GGUF's default, so no general.alignment is written
 
@@ -41,55 +42,55 @@ void GgufWriter::key(std::string_view key, GgufType type) {
 }
 
 void GgufWriter::add_text(std::string_view name, std::string_view value) {
-  key(name, GgufType::String);
+  key(name, String);
   put_text(pairs_, value);
 }
 
-void GgufWriter::add_u32(std::string_view name, uint32_t value) { key(name, GgufType::U32), put(pairs_, value); }
-void GgufWriter::add_i32(std::string_view name, int32_t value) { key(name, GgufType::I32), put(pairs_, value); }
-void GgufWriter::add_f32(std::string_view name, float value) { key(name, GgufType::F32), put(pairs_, value); }
-void GgufWriter::add_bool(std::string_view name, bool value) { key(name, GgufType::Bool), put(pairs_, uint8_t(value)); }
+void GgufWriter::add_u32(std::string_view name, uint32_t value) { key(name, U32), put(pairs_, value); }
+void GgufWriter::add_i32(std::string_view name, int32_t value) { key(name, I32), put(pairs_, value); }
+void GgufWriter::add_f32(std::string_view name, float value) { key(name, F32), put(pairs_, value); }
+void GgufWriter::add_bool(std::string_view name, bool value) { key(name, Bool), put(pairs_, uint8_t(value)); }
 
 void GgufWriter::add_texts(std::string_view name, const std::vector<std::string>& values) {
-  key(name, GgufType::Array);
-  put(pairs_, uint32_t(GgufType::String));
+  key(name, Array);
+  put(pairs_, uint32_t(String));
   put(pairs_, uint64_t(values.size()));
   for (const std::string& value : values) put_text(pairs_, value);
 }
 
 void GgufWriter::add_i32s(std::string_view name, const std::vector<int32_t>& values) {
-  key(name, GgufType::Array);
-  put(pairs_, uint32_t(GgufType::I32));
+  key(name, Array);
+  put(pairs_, uint32_t(I32));
   put(pairs_, uint64_t(values.size()));
   for (const int32_t value : values) put(pairs_, value);
 }
 
 void GgufWriter::add_bools(std::string_view name, const std::vector<uint8_t>& values) {
-  key(name, GgufType::Array);
-  put(pairs_, uint32_t(GgufType::Bool));
+  key(name, Array);
+  put(pairs_, uint32_t(Bool));
   put(pairs_, uint64_t(values.size()));
   for (const uint8_t value : values) put(pairs_, uint8_t(value != 0));
 }
 
 void GgufWriter::add_value(std::string_view name, const GgufValue& value) {
   key(name, value.type);
-  if (value.type == GgufType::Array) {
+  if (value.type == Array) {
     put(pairs_, uint32_t(value.element));
     put(pairs_, value.count);
-  } else if (value.type == GgufType::String) {
+  } else if (value.type == String) {
     put(pairs_, uint64_t(value.bytes.size()));
   }
   pairs_.insert(pairs_.end(), value.bytes.begin(), value.bytes.end());
 }
 
 void GgufWriter::add_tensor(std::string name, DType dtype, std::vector<int64_t> shape) {
-  const size_t bytes = dtype_bytes(dtype, size_t(elements_of(shape)));
+  const size_t bytes = dtype_bytes(dtype, elements_of(shape));
   place({.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = bytes});
 }
 
 void GgufWriter::add_integers(std::string name, IntegerType type, std::vector<int64_t> shape) {
   HUNCH_CHECK(ggml_type_of(type) != UINT32_MAX);
-  const size_t bytes = integer_bytes(type) * size_t(elements_of(shape));
+  const size_t bytes = integer_bytes(type) * elements_of(shape);
   place({.name = std::move(name), .shape = std::move(shape), .bytes = bytes, .integer = type});
 }
 
@@ -120,7 +121,7 @@ std::vector<std::byte> GgufWriter::header() {
   return out;
 }
 
-std::vector<std::byte> GgufWriter::to_bytes(std::span<const std::byte> data) {
+std::vector<std::byte> GgufWriter::to_bytes(FileBytes data) {
   std::vector<std::byte> out = header();
   for (const TensorEntry& entry : tensors_) {
     out.insert(out.end(), data.begin(), data.begin() + entry.bytes);
@@ -143,7 +144,7 @@ Status GgufWriter::begin(const std::string& path) {
   return write(header());
 }
 
-Status GgufWriter::write(std::span<const std::byte> data) {
+Status GgufWriter::write(FileBytes data) {
   file_bytes_ += data.size();
   while (!data.empty()) {
     const ssize_t done = ::write(fd_, data.data(), std::min<size_t>(data.size(), 1 << 30));
@@ -154,12 +155,12 @@ Status GgufWriter::write(std::span<const std::byte> data) {
   return {};
 }
 
-Status GgufWriter::append(std::span<const std::byte> data) {
+Status GgufWriter::append(FileBytes data) {
   static constexpr std::byte kZeros[kAlignment]{};
   while (!data.empty()) {
     HUNCH_CHECK(tensor_ < tensors_.size());
     const uint64_t bytes = tensors_[tensor_].bytes;
-    const size_t part = size_t(std::min<uint64_t>(bytes - tensor_done_, data.size()));
+    const size_t part = std::min<uint64_t>(bytes - tensor_done_, data.size());
     HUNCH_OK(write(data.first(part)));
     data = data.subspan(part);
     tensor_done_ += part;

@@ -29,18 +29,18 @@ class GgufWriter {
   void add_integers(std::string name, IntegerType type, std::vector<int64_t> shape);  // I8, I32 or I64
 
   Status begin(const std::string& path);
-  Status append(std::span<const std::byte> data);  // any cut of the tensors' bytes; padding is added between tensors
+  Status append(FileBytes data);  // any cut of the tensors' bytes; padding is added between tensors
   Status finish();
   uint64_t file_bytes() const { return file_bytes_; }
 
   // The whole file in memory, for tests; `data`: the tensors' bytes without padding.
-  std::vector<std::byte> to_bytes(std::span<const std::byte> data);
+  std::vector<std::byte> to_bytes(FileBytes data);
 
  private:
   void key(std::string_view key, GgufType type);
   void place(TensorEntry entry);
   std::vector<std::byte> header();
-  Status write(std::span<const std::byte> data);
+  Status write(FileBytes data);
   Error system_error(const char* what, int code) const;
 
   std::vector<std::byte> pairs_;

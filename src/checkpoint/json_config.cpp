@@ -1,13 +1,10 @@
 #include "checkpoint/json_config.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {
@@ -39,10 +36,10 @@ struct JsonConfig::Tree {
   Result<const Json*> find(const JsonConfig& config, std::string_view key) const {
     const Json* at = &root;
     for (size_t begin = 0; begin <= key.size();) {
-      if (!at->is_object()) return config.wrong(key.substr(0, begin - 1), fmt::format("must be an object, not {}", kind_of(*at)));
+      if (!at->is_object()) return config.wrong(key.substr(0, begin - 1), "must be an object, not {}", kind_of(*at));
       const size_t end = std::min(key.find('.', begin), key.size());
       const auto child = at->find(std::string(key.substr(begin, end - begin)));
-      if (child == at->end() || child->is_null()) return static_cast<const Json*>(nullptr);
+      if (child == at->end() || child->is_null()) return nullptr;
       at = &*child;
       begin = end + 1;
     }
@@ -52,7 +49,7 @@ struct JsonConfig::Tree {
   Result<const Json*> find(
       const JsonConfig& config, std::string_view key, std::string_view what, bool (*fits)(const Json&)) const {
     HUNCH_TRY(const Json* value, find(config, key));
-    if (value && !fits(*value)) return config.wrong(key, fmt::format("must be {}, not {}", what, kind_of(*value)));
+    if (value && !fits(*value)) return config.wrong(key, "must be {}, not {}", what, kind_of(*value));
     return value;
   }
   template <class T>
@@ -68,7 +65,7 @@ struct JsonConfig::Tree {
     if (!value) return std::optional<std::vector<T>>();
     std::vector<T> out;
     for (const Json& element : *value) {
-      if (!fits(element)) return config.wrong(key, fmt::format("must be {}, but holds {}", what, kind_of(element)));
+      if (!fits(element)) return config.wrong(key, "must be {}, but holds {}", what, kind_of(element));
       out.push_back(element.get<T>());
     }
     return std::optional(std::move(out));
@@ -82,15 +79,11 @@ JsonConfig& JsonConfig::operator=(JsonConfig&&) noexcept = default;
 JsonConfig::~JsonConfig() = default;
 
 Result<JsonConfig> JsonConfig::parse(std::string_view text, std::string source) {
-  if (nested_deeper_than(text, kMostJsonDepth)) return Error{fmt::format("{}: nested deeper than {}", source, kMostJsonDepth)};
+  if (nested_deeper_than(text, kMostJsonDepth)) return failure("{}: nested deeper than {}", source, kMostJsonDepth);
   Json json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
-  if (json.is_discarded()) return Error{fmt::format("{}: not valid JSON", source)};
-  if (!json.is_object()) return Error{fmt::format("{}: must be a JSON object, not {}", source, kind_of(json))};
+  if (json.is_discarded()) return failure("{}: not valid JSON", source);
+  if (!json.is_object()) return failure("{}: must be a JSON object, not {}", source, kind_of(json));
   return JsonConfig(std::make_unique<const Tree>(Tree{std::move(json)}), std::move(source));
-}
-
-Error JsonConfig::wrong(std::string_view key, std::string_view what) const {
-  return {fmt::format("{}: {}: {}", source_, quote(key), what)};
 }
 
 bool JsonConfig::has(std::string_view key) const {
@@ -107,7 +100,7 @@ Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key) const {
 Result<std::optional<int64_t>> JsonConfig::integer(std::string_view key, int64_t least, int64_t most) const {
   HUNCH_TRY(const auto value, integer(key));
   if (value && (*value < least || *value > most))
-    return wrong(key, fmt::format("{} is out of range, {} to {} are possible", *value, least, most));
+    return wrong(key, "{} is out of range, {} to {} are possible", *value, least, most);
   return value;
 }
 

@@ -8,7 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
+#include "base/failure.h"
+#include "checkpoint/quote.h"
 
 namespace hunch {
 
@@ -29,7 +30,13 @@ class JsonConfig {
   Result<std::optional<std::vector<int64_t>>> integers(std::string_view key) const;
   Result<std::optional<std::vector<std::string>>> texts(std::string_view key) const;
   Result<std::optional<std::string>> object(std::string_view key) const;  // the object's own text
-  Error wrong(std::string_view key, std::string_view what) const;         // "config.json: draft_vocab_size: what"
+  Error wrong(std::string_view key, std::string_view what) const {        // "config.json: draft_vocab_size: what"
+    return failure("{}: {}: {}", source_, quote(key), what);
+  }
+  template <class First, class... Rest>
+  Error wrong(std::string_view key, fmt::format_string<First, Rest...> what, First&& first, Rest&&... rest) const {
+    return wrong(key, fmt::format(what, std::forward<First>(first), std::forward<Rest>(rest)...));
+  }
 
   const std::string& source() const { return source_; }
 

@@ -2,13 +2,14 @@
 #include "checkpoint/mapped_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -36,7 +37,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
                                               : nullptr;
   if (refusal) {
     ::close(fd);
-    return Error{fmt::format("{}: {}", path, refusal)};
+    return failure("{}: {}", path, refusal);
   }
   const size_t size = info.st_size;
   void* at = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
@@ -60,7 +61,7 @@ MappedFile::~MappedFile() {
 Result<std::string> read_text_file(const std::string& path, size_t most) {
   HUNCH_TRY(const MappedFile file, MappedFile::open(path));
   const auto bytes = file.bytes();
-  if (bytes.size() > most) return Error{fmt::format("{}: too large: {} bytes, at most {}", path, bytes.size(), most)};
+  if (bytes.size() > most) return failure("{}: too large: {} bytes, at most {}", path, bytes.size(), most);
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 

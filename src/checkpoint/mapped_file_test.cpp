@@ -2,7 +2,6 @@
 #include "checkpoint/mapped_file.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/test_folder.h"
 #include "base/test_results.h"

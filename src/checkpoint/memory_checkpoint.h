@@ -8,11 +8,9 @@
 namespace hunch {
 
 // `bytes`: a whole GGUF file that outlives the result; `name` stands in messages.
-Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(
-    std::span<const std::byte> bytes, std::string_view name, bool vocab_only = false);
+Result<std::unique_ptr<Checkpoint>> open_gguf_bytes(FileBytes bytes, std::string_view name, bool vocab_only = false);
 
 // `bytes`: one whole safetensors file that outlives the result; `texts`: the files that would stand beside it.
-Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(
-    std::span<const std::byte> bytes, FolderTexts texts, std::string_view name);
+Result<std::unique_ptr<Checkpoint>> open_safetensors_bytes(FileBytes bytes, FolderTexts texts, std::string_view name);
 
 }

@@ -2,16 +2,14 @@
 // 512.
 #include "checkpoint/nsa_config.h"
 
-#include <fmt/format.h>
-
-#include <array>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/quote.h"
 #include "checkpoint/safetensors.h"
 
 namespace hunch {
 namespace {
+
+using Kind = NsaShape::Kind;
 
 // Keys of both formats, behind "nsa."; of config.json besides.
 constexpr std::pair<std::string_view, int NsaShape::*> kSizes[] = {{"cmp_len", &NsaShape::cmp_len},
@@ -19,18 +17,19 @@ constexpr std::pair<std::string_view, int NsaShape::*> kSizes[] = {{"cmp_len", &
     {"init_blocks", &NsaShape::init_blocks}, {"local_blocks", &NsaShape::local_blocks}, {"window", &NsaShape::window}};
 constexpr std::string_view kWords[] = {"variant", "cmp_kind", "cmp_rope", "kv_sharing", "window_counts_self", "intra_block_pe"};
 
-Result<NsaShape::Kind> kind_named(std::string_view name, const auto& wrong) {
-  if (name == "mean" || name == "avgpool") return NsaShape::Kind::Mean;
-  if (name == "weighted" || name == "weightedpool") return NsaShape::Kind::Weighted;
-  if (name == "linear") return NsaShape::Kind::Linear;
-  return wrong(fmt::format("{} is not supported; mean, weighted and linear are", quote(name)));
+// `from`: the file, for its errors.
+Result<Kind> kind_named(std::string_view name, const auto& from, const char* key) {
+  if (name == "mean" || name == "avgpool") return Kind::Mean;
+  if (name == "weighted" || name == "weightedpool") return Kind::Weighted;
+  if (name == "linear") return Kind::Linear;
+  return from.wrong(key, "{} is not supported; mean, weighted and linear are", quote(name));
 }
 
-std::string_view name_of(NsaShape::Kind kind) {
+std::string_view name_of(Kind kind) {
   switch (kind) {
-    case NsaShape::Kind::Mean: return "mean";
-    case NsaShape::Kind::Weighted: return "weighted";
-    case NsaShape::Kind::Linear: return "linear";
+    case Kind::Mean: return "mean";
+    case Kind::Weighted: return "weighted";
+    case Kind::Linear: return "linear";
   }
   return "?";
 }
@@ -41,7 +40,7 @@ NsaShape defaults_of(std::string_view variant, int block) {
   s.variant = variant;
   s.sel_block = block, s.sel_count = 16, s.window = 512;
   if (variant == "fla") {
-    s.kind = NsaShape::Kind::Mean, s.rope_before = true;
+    s.kind = Kind::Mean, s.rope_before = true;
     s.cmp_len = s.cmp_stride = block;
     s.local_blocks = 1;
   } else {
@@ -60,19 +59,15 @@ Status take(const JsonConfig& config, const std::string& key, int& value) {
 
 // What the object says besides numbers.
 Status read_words(const JsonConfig& config, NsaShape& s) {
-  const auto wrong_in = [&](const char* key) {
-    return [&config, key](std::string_view what) { return config.wrong(key, what); };
-  };
   HUNCH_TRY(const auto kind, config.text("nsa.cmp_kind"));
-  if (kind) { HUNCH_TRY(s.kind, kind_named(*kind, wrong_in("nsa.cmp_kind"))); }
+  if (kind) { HUNCH_TRY(s.kind, kind_named(*kind, config, "nsa.cmp_kind")); }
   HUNCH_TRY(const auto rope, config.text("nsa.cmp_rope"));
   if (rope && *rope != "before" && *rope != "after_at_block_start")
-    return config.wrong("nsa.cmp_rope", fmt::format("{} is not supported; before and after_at_block_start are", quote(*rope)));
+    return config.wrong("nsa.cmp_rope", "{} is not supported; before and after_at_block_start are", quote(*rope));
   if (rope) s.rope_before = *rope == "before";
   HUNCH_TRY(const auto sharing, config.text("nsa.kv_sharing"));
   if (sharing && *sharing != "shared")
-    return config.wrong(
-        "nsa.kv_sharing", fmt::format("{} is not supported: the branches must share one K and V (shared)", quote(*sharing)));
+    return config.wrong("nsa.kv_sharing", "{} is not supported: the branches must share one K and V (shared)", quote(*sharing));
   HUNCH_TRY(const auto counts_self, config.boolean("nsa.window_counts_self"));
   if (counts_self && !*counts_self && s.window > 0) ++s.window;
   HUNCH_TRY(const auto positions, config.boolean("nsa.intra_block_pe"));
@@ -85,10 +80,10 @@ Result<NsaShape> read_object(const JsonConfig& config, const std::string& text) 
   for (const auto& item : given.items())
     if (std::ranges::find(kWords, item.key()) == std::end(kWords) &&
         std::ranges::find(kSizes, item.key(), [](const auto& size) { return size.first; }) == std::end(kSizes))
-      return config.wrong("nsa", fmt::format("unknown key {}", quote(item.key())));
+      return config.wrong("nsa", "unknown key {}", quote(item.key()));
   HUNCH_TRY(const auto variant, config.text("nsa.variant"));
   if (!variant || (*variant != "std" && *variant != "fla"))
-    return config.wrong("nsa.variant", fmt::format("must be std or fla{}", variant ? ", not " + quote(*variant) : ""));
+    return config.wrong("nsa.variant", "must be std or fla{}", variant ? ", not " + quote(*variant) : "");
   int block = 64;
   HUNCH_OK(take(config, "nsa.sel_block", block));
   NsaShape s = defaults_of(*variant, block);
@@ -119,9 +114,7 @@ Result<NsaShape> read_nsa(const JsonConfig& config) {
   HUNCH_OK(take(config, "init_blocks", s.init_blocks));
   HUNCH_OK(take(config, "local_blocks", s.local_blocks));
   HUNCH_TRY(const auto kind, config.text("compress_type"));
-  if (kind) {
-    HUNCH_TRY(s.kind, kind_named(*kind, [&](std::string_view what) { return config.wrong("compress_type", what); }));
-  }
+  if (kind) { HUNCH_TRY(s.kind, kind_named(*kind, config, "compress_type")); }
   return s;
 }
 
@@ -134,12 +127,12 @@ Result<NsaShape> read_nsa(const GgufFile& file) {
     const auto key = fmt::format("nsa.{}", name);
     HUNCH_TRY(const auto given, file.integer(key));
     if (!given) return file.wrong(key, "missing");
-    if (*given < 0 || *given > 1 << 20) return file.wrong(key, fmt::format("{} is out of range", *given));
+    if (*given < 0 || *given > 1 << 20) return file.wrong(key, "{} is out of range", *given);
     s.*member = int(*given);
   }
   HUNCH_TRY(const auto kind, file.text("nsa.cmp_kind"));
   if (!kind) return file.wrong("nsa.cmp_kind", "missing");
-  HUNCH_TRY(s.kind, kind_named(*kind, [&](std::string_view what) { return file.wrong("nsa.cmp_kind", what); }));
+  HUNCH_TRY(s.kind, kind_named(*kind, file, "nsa.cmp_kind"));
   HUNCH_TRY(const auto before, file.boolean("nsa.cmp_rope_before"));
   HUNCH_TRY(const auto positions, file.boolean("nsa.intra_block_pe"));
   s.rope_before = before.value_or(false), s.block_positions = positions.value_or(false);
@@ -156,22 +149,21 @@ void add_nsa(GgufWriter& out, const NsaShape& s) {
 
 Status check_nsa(const ModelShape& shape, std::string_view source) {
   const NsaShape& s = shape.nsa;
-  if (s.used() != (shape.family == "nsa")) return Error{fmt::format("{}: sparse attention is part of family nsa only", source)};
+  if (s.used() != (shape.family == "nsa")) return failure("{}: sparse attention is part of family nsa only", source);
   if (!s.used()) return {};
-  const auto wrong = [&](std::string_view what) { return Error{fmt::format("{}: nsa: {}", source, what)}; };
+  const Failing wrong{[&] { return fmt::format("{}: nsa", source); }};
   if (s.sel_block != 16 && s.sel_block != 32 && s.sel_block != 64)
-    return wrong(fmt::format("blocks of {} tokens; blocks of 16, 32 and 64 are supported", s.sel_block));
+    return wrong("blocks of {} tokens; blocks of 16, 32 and 64 are supported", s.sel_block);
   if (s.cmp_stride < 1 || s.cmp_len < 1 || s.cmp_len > 512)
-    return wrong(fmt::format("compressed rows of {} tokens every {}: possible are 1 to 512", s.cmp_len, s.cmp_stride));
+    return wrong("compressed rows of {} tokens every {}: possible are 1 to 512", s.cmp_len, s.cmp_stride);
   if (s.cmp_len % s.cmp_stride != 0)
-    return wrong(fmt::format("a stride of {} does not divide compressed rows of {} tokens", s.cmp_stride, s.cmp_len));
+    return wrong("a stride of {} does not divide compressed rows of {} tokens", s.cmp_stride, s.cmp_len);
   if (s.sel_block % s.cmp_stride != 0)
-    return wrong(fmt::format("a stride of {} does not divide blocks of {} tokens", s.cmp_stride, s.sel_block));
-  if (s.sel_count < 1 || s.sel_count > 256) return wrong(fmt::format("{} blocks a query; possible are 1 to 256", s.sel_count));
+    return wrong("a stride of {} does not divide blocks of {} tokens", s.cmp_stride, s.sel_block);
+  if (s.sel_count < 1 || s.sel_count > 256) return wrong("{} blocks a query; possible are 1 to 256", s.sel_count);
   if (s.local_blocks < 1) return wrong("local_blocks is 0: a query must read its own block");
   if (s.init_blocks + s.local_blocks > s.sel_count)
-    return wrong(
-        fmt::format("{} first and {} last blocks are forced, but a query reads {}", s.init_blocks, s.local_blocks, s.sel_count));
+    return wrong("{} first and {} last blocks are forced, but a query reads {}", s.init_blocks, s.local_blocks, s.sel_count);
   if (shape.sliding_window > 0) return wrong("a sliding window beside that of its own is not supported");
   if (shape.rope_pairs != RopePairs::Halves) return wrong("only rope over halves is supported");
   if (shape.num_experts > 0) return wrong("mixtures of experts are not supported");
@@ -182,22 +174,22 @@ Result<std::string> nsa_canonical_name(std::string_view name) {
   struct Pair {
     std::string_view from, to;
   };
-  static constexpr std::array<Pair, 4> kOutside{{
+  static constexpr Pair kOutside[] = {
       {"embedding.weight", "model.embed_tokens.weight"},
       {"model.embeddings.weight", "model.embed_tokens.weight"},
       {"norm.weight", "model.norm.weight"},
       {"lm_head.weight", "lm_head.weight"},
-  }};
+  };
   // XunhaoLai's and fla's words for what the Llama line has too.
-  static constexpr std::array<Pair, 8> kInside{{{"nsa.gate.0.", "self_attn.g_proj."}, {"nsa.proj_", "self_attn."},
-      {"nsa.", "self_attn."}, {"attn.", "self_attn."}, {"attn_norm.", "input_layernorm."},
-      {"ffn_norm.", "post_attention_layernorm."}, {"mlp_norm.", "post_attention_layernorm."}, {"ffn.", "mlp."}}};
-  static constexpr std::array<Pair, 4> kOwn{{
+  static constexpr Pair kInside[] = {{"nsa.gate.0.", "self_attn.g_proj."}, {"nsa.proj_", "self_attn."}, {"nsa.", "self_attn."},
+      {"attn.", "self_attn."}, {"attn_norm.", "input_layernorm."}, {"ffn_norm.", "post_attention_layernorm."},
+      {"mlp_norm.", "post_attention_layernorm."}, {"ffn.", "mlp."}};
+  static constexpr Pair kOwn[] = {
       {"self_attn.g_proj.weight", "nsa_gate.weight"},
       {"self_attn.compress_key", "nsa_cmp_k.weight"},
       {"self_attn.compress_value", "nsa_cmp_v.weight"},
       {"self_attn.intra_block_pe", "nsa_cmp_pe.weight"},
-  }};
+  };
   for (const auto& [from, to] : kOutside)
     if (name == from) return canonical_name(to);
   std::string_view rest = name;
@@ -222,7 +214,7 @@ Result<std::string> nsa_canonical_name(std::string_view name) {
     if (number && inside == own) return fmt::format("blk.{}.{}", layer, to);
   if (inside.starts_with("self_attn.rope.") && inside.ends_with("inv_freq")) return std::string();
   auto found = canonical_name(fmt::format("model.layers.{}.{}", layer, inside));
-  if (!found) return Error{fmt::format("unknown tensor: {} (not part of an nsa model)", quote(name))};
+  if (!found) return failure("unknown tensor: {} (not part of an nsa model)", quote(name));
   return found;
 }
 

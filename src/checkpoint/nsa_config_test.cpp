@@ -100,10 +100,8 @@ TEST(NsaConfig, NamesTheTensorThatIsMissingOrTooMuchOrOfAnotherShape) {
   const Json config = tiny::config("nsa");
   EXPECT_EQ(open_error(all, config), "accepted");
   for (const char* part : {"g_proj", "compress_key", "compress_value", "intra_block_pe"}) {
+    expect_part(open_error(tiny::without(all, part), config), "missing tensor blk.0.nsa_");
     auto tensors = all;
-    std::erase_if(tensors, [&](const auto& t) { return t.name.find(part) != t.name.npos; });
-    expect_part(open_error(tensors, config), "missing tensor blk.0.nsa_");
-    tensors = all;
     for (auto& t : tensors)
       if (t.name.find(part) != t.name.npos) t.shape.back() += 1;
     expect_part(open_error(tensors, config), "has shape");

@@ -11,6 +11,8 @@
 namespace hunch {
 namespace {
 
+using enum DType;
+
 uint8_t u8(std::byte b) { return std::to_integer<uint8_t>(b); }
 
 uint16_t load_u16(const std::byte* at) {
@@ -243,25 +245,25 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
   const DTypeInfo info = dtype_info(dtype);
   HUNCH_CHECK(count % info.block == 0);
   switch (dtype) {
-    case DType::F32: std::memcpy(out, in, size_t(count) * 4); return;
-    case DType::F16:
+    case F32: std::memcpy(out, in, count * 4); return;
+    case F16:
       for (int64_t i = 0; i < count; ++i) out[i] = f16_to_f32(load_u16(in + 2 * i));
       return;
-    case DType::BF16:
+    case BF16:
       for (int64_t i = 0; i < count; ++i) out[i] = bf16_to_f32(load_u16(in + 2 * i));
       return;
-    case DType::F8_E4M3:
+    case F8_E4M3:
       for (int64_t i = 0; i < count; ++i) out[i] = f8_to_f32(u8(in[i]));
       return;
     default: break;
   }
   for (int64_t at = 0; at < count; at += info.block, in += info.block_bytes, out += info.block) {
-    if (dtype == DType::Q8_0) dequantise_q8_0(in, out);
-    if (dtype == DType::Q4_0) dequantise_q4_0(in, out);
-    if (dtype == DType::Q4_K) dequantise_k<false>(in, out);
-    if (dtype == DType::Q5_K) dequantise_k<true>(in, out);
-    if (dtype == DType::Q6_K) dequantise_q6_k(in, out);
-    if (dtype == DType::MXFP4) dequantise_mxfp4(in, out);
+    if (dtype == Q8_0) dequantise_q8_0(in, out);
+    if (dtype == Q4_0) dequantise_q4_0(in, out);
+    if (dtype == Q4_K) dequantise_k<false>(in, out);
+    if (dtype == Q5_K) dequantise_k<true>(in, out);
+    if (dtype == Q6_K) dequantise_q6_k(in, out);
+    if (dtype == MXFP4) dequantise_mxfp4(in, out);
   }
 }
 
@@ -272,7 +274,7 @@ void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
     pack_blocks(matrix, row, blocks.data());
     return dequantise_row(matrix.dtype, blocks.data(), out, columns);
   }
-  dequantise_row(matrix.dtype, matrix.data + size_t(row) * dtype_bytes(matrix.dtype, columns), out, columns);
+  dequantise_row(matrix.dtype, matrix.data + row * dtype_bytes(matrix.dtype, columns), out, columns);
   const WeightScales& s = matrix.scales;
   if (!s.values) return;
   const float* scale = s.values + row / s.rows * ((columns + s.columns - 1) / s.columns);
@@ -284,7 +286,7 @@ void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {
   const int64_t columns = matrix.shape.back();
   if (!matrix.split.scales) {
     const size_t bytes = dtype_bytes(matrix.dtype, columns);
-    std::memcpy(out, matrix.data + size_t(row) * bytes, bytes);
+    std::memcpy(out, matrix.data + row * bytes, bytes);
     return;
   }
   const std::byte *codes = matrix.data + row * matrix.split.step * (columns / 2),
@@ -298,29 +300,29 @@ void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {
   }
 }
 
-bool can_quantise(DType dtype) { return dtype != DType::Q5_K && dtype != DType::Q6_K; }
+bool can_quantise(DType dtype) { return dtype != Q5_K && dtype != Q6_K; }
 
 void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
   const DTypeInfo info = dtype_info(dtype);
   HUNCH_CHECK(can_quantise(dtype) && count % info.block == 0);
   switch (dtype) {
-    case DType::F32: std::memcpy(out, in, size_t(count) * 4); return;
-    case DType::F16:
+    case F32: std::memcpy(out, in, count * 4); return;
+    case F16:
       for (int64_t i = 0; i < count; ++i) store_u16(out + 2 * i, f32_to_f16(in[i]));
       return;
-    case DType::BF16:
+    case BF16:
       for (int64_t i = 0; i < count; ++i) store_u16(out + 2 * i, f32_to_bf16(in[i]));
       return;
-    case DType::F8_E4M3:
+    case F8_E4M3:
       for (int64_t i = 0; i < count; ++i) out[i] = std::byte(f32_to_f8(in[i]));
       return;
     default: break;
   }
   for (int64_t at = 0; at < count; at += info.block, in += info.block, out += info.block_bytes) {
-    if (dtype == DType::Q8_0) quantise_q8_0(in, out);
-    if (dtype == DType::Q4_0) quantise_q4_0(in, out);
-    if (dtype == DType::Q4_K) quantise_q4_k(in, out);
-    if (dtype == DType::MXFP4) quantise_mxfp4(in, out);
+    if (dtype == Q8_0) quantise_q8_0(in, out);
+    if (dtype == Q4_0) quantise_q4_0(in, out);
+    if (dtype == Q4_K) quantise_q4_k(in, out);
+    if (dtype == MXFP4) quantise_mxfp4(in, out);
   }
 }
 

@@ -5,12 +5,15 @@
 
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/tiny_model.h"
 
 namespace hunch {
 namespace {
+
+using namespace tiny;
+
+using enum DType;
 
 std::vector<std::byte> from_hex(const std::string& hex) {
   std::vector<std::byte> out;
@@ -19,7 +22,7 @@ std::vector<std::byte> from_hex(const std::string& hex) {
 }
 
 double relative_rms(const std::vector<float>& x, DType dtype) {
-  const tiny::Bytes packed = tiny::encoded(dtype, x);
+  const Bytes packed = encoded(dtype, x);
   std::vector<float> back(x.size());
   dequantise_row(dtype, packed.data(), back.data(), std::ssize(x));
   double off = 0, all = 0;
@@ -56,22 +59,22 @@ TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
 
 TEST(Quantise, EncodesQ8AndQ4ToTheRecordedBytes) {
   for (const auto& [dtype, expected, values] : recorded("encode"))
-    EXPECT_EQ(tiny::encoded(dtype, values), expected) << dtype_info(dtype).name;
+    EXPECT_EQ(encoded(dtype, values), expected) << dtype_info(dtype).name;
 }
 
 TEST(Quantise, Q4KLosesLessThanQ40OnTheSameRow) {
   auto x = tiny::values(4096, 3);
-  EXPECT_LT(relative_rms(x, DType::Q4_K), 0.95 * relative_rms(x, DType::Q4_0));
-  EXPECT_LT(relative_rms(x, DType::Q8_0), 0.01);
+  EXPECT_LT(relative_rms(x, Q4_K), 0.95 * relative_rms(x, Q4_0));
+  EXPECT_LT(relative_rms(x, Q8_0), 0.01);
   for (float& value : x) value += 0.8f;  // one-sided rows are what the minimum is for
-  EXPECT_LT(relative_rms(x, DType::Q4_K), 0.6 * relative_rms(x, DType::Q4_0));
+  EXPECT_LT(relative_rms(x, Q4_K), 0.6 * relative_rms(x, Q4_0));
 }
 
 TEST(Quantise, Q4KKeepsRowsThatItCanRepresent) {
-  EXPECT_LT(relative_rms(std::vector<float>(256, -1.f), DType::Q4_K), 1e-3);
+  EXPECT_LT(relative_rms(std::vector<float>(256, -1.f), Q4_K), 1e-3);
   std::vector<float> ramp(256);
   for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = float(i % 16) - 4;
-  EXPECT_LT(relative_rms(ramp, DType::Q4_K), 2e-3);
+  EXPECT_LT(relative_rms(ramp, Q4_K), 2e-3);
 }
 
 // The format by its definition (OCP 8-bit floating point, 2023): no infinity, one NaN a sign, subnormals.
@@ -81,7 +84,7 @@ TEST(Quantise, Fp8CodesAreTheirDefinition) {
     const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
     const std::byte in{uint8_t(code)};
     float value;
-    dequantise_row(DType::F8_E4M3, &in, &value, 1);
+    dequantise_row(F8_E4M3, &in, &value, 1);
     if ((code & 127) == 127) EXPECT_TRUE(std::isnan(value)) << code;
     else EXPECT_EQ(value, code & 128 ? -magnitude : magnitude) << code;
     EXPECT_EQ(std::signbit(value), code > 127) << code;
@@ -91,13 +94,13 @@ TEST(Quantise, Fp8CodesAreTheirDefinition) {
 TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
   const auto codes = [](const std::vector<float>& x) {
     std::vector<int> out;
-    for (const std::byte code : tiny::encoded(DType::F8_E4M3, x)) out.push_back(int(code));
+    for (const std::byte code : encoded(F8_E4M3, x)) out.push_back(int(code));
     return out;
   };
   for (int code = 0; code < 126; ++code) {
     const std::byte pair[] = {std::byte(code), std::byte(code + 1)};
     float low_high[2];
-    dequantise_row(DType::F8_E4M3, pair, low_high, 2);
+    dequantise_row(F8_E4M3, pair, low_high, 2);
     const float middle = (low_high[0] + low_high[1]) / 2;
     const float below = std::nextafter(middle, 0.f), above = std::nextafter(middle, 500.f);
     EXPECT_EQ(codes({low_high[0], below, middle, above, -below}),
@@ -113,7 +116,7 @@ TEST(Quantise, Mxfp4CodesAreTheirDefinition) {
       std::byte block[17];
       std::fill_n(block + 1, 16, std::byte(byte)), block[0] = std::byte(scale);
       float out[32];
-      dequantise_row(DType::MXFP4, block, out, 32);
+      dequantise_row(MXFP4, block, out, 32);
       for (int i = 0; i < 32; ++i) {
         const int code = byte >> (i < 16 ? 0 : 4) & 15, exponent = code >> 1 & 3, mantissa = code & 1;
         const double value = exponent == 0 ? mantissa * 0.5 : std::ldexp(1 + mantissa * 0.5, exponent - 1);
@@ -128,17 +131,17 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
   for (const float unit : {1.0f, 0x1p-20f, 0x1p30f}) {
     std::vector<float> x(32), back(32);
     for (size_t i = 0; i < 32; ++i) x[i] = unit * row[i % 16];
-    dequantise_row(DType::MXFP4, tiny::encoded(DType::MXFP4, x).data(), back.data(), 32);
+    dequantise_row(MXFP4, encoded(MXFP4, x).data(), back.data(), 32);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
   }
 }
 
 TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {
-  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::MXFP4})
+  for (const DType dtype : {Q8_0, Q4_0, Q4_K, MXFP4})
     for (const float scale : {0.f, 1e-42f, 1e-38f, 1e-20f}) {
       auto x = tiny::values(256, 9);
       for (float& value : x) value *= scale;
-      dequantise_row(dtype, tiny::encoded(dtype, x).data(), x.data(), 256);
+      dequantise_row(dtype, encoded(dtype, x).data(), x.data(), 256);
       for (const float value : x) EXPECT_LE(std::fabs(value), 1e-7f) << dtype_info(dtype).name << " " << scale;
     }
 }

@@ -1,11 +1,11 @@
 #include "checkpoint/random_checkpoint.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <fstream>
 #include <iterator>
 
+#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/expert_tensors.h"
 
@@ -53,10 +53,10 @@ Result<std::string> config_of(const std::string& name) {
   for (const Known& known : kKnown)
     if (name == known.name) return std::string(known.config);
   if (!name.ends_with(".json"))
-    return usage_error(fmt::format("no shape is known as '{}'; there are {}, or give a path that ends in .json", name,
-        fmt::join(random_model_names(), ", ")));
+    return usage_error("no shape is known as '{}'; there are {}, or give a path that ends in .json", name,
+        fmt::join(random_model_names(), ", "));
   std::ifstream file(name, std::ios::binary);
-  if (!file) return Error{fmt::format("{}: cannot be read", name)};
+  if (!file) return failure("{}: cannot be read", name);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
@@ -78,7 +78,7 @@ class RandomCheckpoint final : public Checkpoint {
           .shape = std::move(need.shape),
           .seed = seed * 0x9e3779b97f4a7c15ull + tensors_.size() + 1,
       };
-      tensor.bytes = dtype_bytes(tensor.dtype, size_t(elements_of(tensor.shape)));
+      tensor.bytes = dtype_bytes(tensor.dtype, elements_of(tensor.shape));
       tensors_.push_back(std::move(tensor));
     }
     for (size_t i = 0; i < tensors_.size(); ++i) index_.emplace(tensors_[i].name, i);

@@ -1,14 +1,13 @@
 // The safetensors header reader. simdjson checks the JSON and its UTF-8; everything about tensors is checked here.
 #include "checkpoint/safetensors.h"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <unordered_set>
 
+#include "base/failure.h"
 #include "checkpoint/quote.h"
 
 namespace hunch {
@@ -37,7 +36,7 @@ std::optional<IntegerType> integer_type_of(std::string_view name) {
 // One header entry: {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}. `data_start`, `data_bytes`: the data section.
 Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint64_t data_start, uint64_t data_bytes,
     std::string_view file, IntegerTensors integers) {
-  const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tensor {}: {}", file, quote(name), what)}; };
+  const Failing fail{[&] { return fmt::format("{}: tensor {}", file, quote(name)); }};
   dom::object fields;
   if (value.get(fields)) return fail("its header entry is not an object");
   TensorEntry entry;
@@ -52,8 +51,8 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       if (const auto dtype = dtype_of(type)) entry.dtype = *dtype;
       else if (const auto integer = integer_type_of(type); integer && integers == IntegerTensors::Read) entry.integer = *integer;
       else
-        return fail(fmt::format("type {} is not supported (BF16, F16, F32, F8_E4M3{} are)", quote(type),
-            integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : ""));
+        return fail("type {} is not supported (BF16, F16, F32, F8_E4M3{} are)", quote(type),
+            integers == IntegerTensors::Read ? "; of whole numbers I64, I32, I8, U8, BOOL" : "");
     } else if (key == "shape") {
       ++seen_shape;
       dom::array dims;
@@ -71,17 +70,17 @@ Result<TensorEntry> parse_entry(std::string_view name, dom::element value, uint6
       if (field.get(offsets) || offsets.size() != 2 || offsets.at(0).get(begin) || offsets.at(1).get(end))
         return fail("data_offsets is not a pair of sizes");
     } else {
-      return fail(fmt::format("unknown key {} in its header entry", quote(key)));
+      return fail("unknown key {} in its header entry", quote(key));
     }
   }
   if (seen_dtype != 1 || seen_shape != 1 || seen_offsets != 1)
     return fail("its header entry must hold dtype, shape and data_offsets once each");
-  if (begin > end) return fail(fmt::format("begins at {} and ends before it, at {}", begin, end));
-  if (end > data_bytes) return fail(fmt::format("ends at {}, past the end of the file's {} data bytes", end, data_bytes));
+  if (begin > end) return fail("begins at {} and ends before it, at {}", begin, end);
+  if (end > data_bytes) return fail("ends at {}, past the end of the file's {} data bytes", end, data_bytes);
   uint64_t bytes = 0;
   const size_t element = entry.integer == IntegerType::None ? dtype_bytes(entry.dtype, 1) : integer_bytes(entry.integer);
   if (mul_overflows(elements, element, &bytes)) return fail("its size in bytes overflows");
-  if (bytes != end - begin) return fail(fmt::format("its shape needs {} bytes, its offsets give {}", bytes, end - begin));
+  if (bytes != end - begin) return fail("its shape needs {} bytes, its offsets give {}", bytes, end - begin);
   entry.offset = data_start + begin;
   entry.bytes = bytes;
   return entry;
@@ -97,42 +96,39 @@ Status check_cover(const std::vector<TensorEntry>& entries, uint64_t data_start,
   uint64_t at = data_start;
   for (const TensorEntry* entry : order) {
     if (entry->offset != at)
-      return Error{fmt::format("{}: tensor {}: {} the bytes before it, at offset {}", file, quote(entry->name),
-          entry->offset < at ? "overlaps" : "leaves a hole after", entry->offset - data_start)};
+      return failure("{}: tensor {}: {} the bytes before it, at offset {}", file, quote(entry->name),
+          entry->offset < at ? "overlaps" : "leaves a hole after", entry->offset - data_start);
     at += entry->bytes;
   }
-  if (at != file_bytes) return Error{fmt::format("{}: {} bytes after the last tensor belong to none", file, file_bytes - at)};
+  if (at != file_bytes) return failure("{}: {} bytes after the last tensor belong to none", file, file_bytes - at);
   return {};
 }
 
 }
 
-Result<std::vector<TensorEntry>> parse_safetensors(
-    std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers) {
-  const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: {}", file_name, what)}; };
+Result<std::vector<TensorEntry>> parse_safetensors(FileBytes file, std::string_view file_name, IntegerTensors integers) {
+  const Failing fail{[&] { return file_name; }};
   if (file.size() >= 4 && std::memcmp(file.data(), "GGUF", 4) == 0)
     return fail("holds GGUF data, not safetensors; rename it to .gguf");
-  if (file.size() < 8) return fail(fmt::format("not a safetensors file: {} bytes, the header length alone takes 8", file.size()));
+  if (file.size() < 8) return fail("not a safetensors file: {} bytes, the header length alone takes 8", file.size());
   uint64_t header_bytes = 0;  // little-endian, as are the machines that this runs on
   std::memcpy(&header_bytes, file.data(), 8);
   if (header_bytes > kMostSafetensorsHeader)
-    return fail(
-        fmt::format("not a safetensors file, or damaged: header of {} bytes, at most {}", header_bytes, kMostSafetensorsHeader));
-  if (header_bytes > file.size() - 8)
-    return fail(fmt::format("truncated: header of {} bytes in a file of {}", header_bytes, file.size()));
+    return fail("not a safetensors file, or damaged: header of {} bytes, at most {}", header_bytes, kMostSafetensorsHeader);
+  if (header_bytes > file.size() - 8) return fail("truncated: header of {} bytes in a file of {}", header_bytes, file.size());
   const uint64_t data_start = 8 + header_bytes;
   const char* text = reinterpret_cast<const char*>(file.data()) + 8;
-  if (header_bytes == 0 || text[0] != '{') return fail("not a safetensors file: the header does not begin with '{'");
+  if (header_bytes == 0 || text[0] != '{') return fail("not a safetensors file: the header does not begin with '{{'");
 
   dom::parser parser;
   dom::object header;
   const simdjson::padded_string padded(text, header_bytes);
   if (const auto error = parser.parse(padded).get(header))
-    return fail(fmt::format("the header is not valid JSON: {}", simdjson::error_message(error)));
+    return fail("the header is not valid JSON: {}", simdjson::error_message(error));
   std::vector<TensorEntry> entries;
   std::unordered_set<std::string_view> names;  // views into the parser's strings
   for (const auto [key, value] : header) {
-    if (!names.insert(key).second) return fail(fmt::format("duplicate key in the header: {}", quote(key)));
+    if (!names.insert(key).second) return fail("duplicate key in the header: {}", quote(key));
     if (key == "__metadata__") {
       if (!value.is_object()) return fail("__metadata__ is not an object");
       continue;
@@ -148,9 +144,8 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   struct Pair {
     std::string_view hf, canonical;
   };
-  static constexpr std::array<Pair, 3> kOutside{
-      {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}}};
-  static constexpr std::array<Pair, 29> kInside{{
+  static constexpr Pair kOutside[] = {{"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"}, {"lm_head", "output"}};
+  static constexpr Pair kInside[] = {
       {"self_attn.q_proj", "attn_q"},
       {"self_attn.sinks", "attn_sinks"},
       {"self_attn.k_proj", "attn_k"},
@@ -180,7 +175,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
       {"shared_head.norm", "nextn.shared_head_norm"},
       {"input_layernorm", "attn_norm"},
       {"post_attention_layernorm", "ffn_norm"},
-  }};
+  };
   const Error unknown{
       fmt::format("unknown tensor: {} (not part of llama, mistral, qwen2, qwen3, qwen3_moe, gpt_oss, deepseek_v2 or deepseek_v3)",
           quote(hf_name))};
@@ -207,7 +202,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   const std::string_view rest = stem.substr(kLayers.size());
   int layer = -1;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), layer);
-  const size_t digits = size_t(end - rest.data());
+  const size_t digits = end - rest.data();
   if (error != std::errc() || layer < 0 || digits >= rest.size() || rest[digits] != '.') return unknown;
   const std::string_view inside = rest.substr(digits + 1);
   if (inside == "embed_tokens" || inside == "shared_head.head")
@@ -222,7 +217,7 @@ Result<std::string> canonical_name(std::string_view hf_name) {
   const char* first = inside.data() + kExperts.size();
   const auto id = std::from_chars(first, inside.data() + inside.size(), expert);
   if (id.ec != std::errc() || expert < 0) return unknown;
-  const std::string_view part = inside.substr(size_t(id.ptr - inside.data()));
+  const std::string_view part = inside.substr(id.ptr - inside.data());
   for (const std::string_view name : {"gate", "up", "down"})
     if (part == fmt::format(".{}_proj", name)) return fmt::format("blk.{}.ffn_{}.{}{}", layer, name, expert, suffix);
   return unknown;

@@ -11,7 +11,7 @@ inline constexpr uint64_t kMostSafetensorsHeader = 100'000'000;
 
 // `file`: the whole file; `file_name` stands in messages. Entries in the order of the header.
 Result<std::vector<TensorEntry>> parse_safetensors(
-    std::span<const std::byte> file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
+    FileBytes file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
 
 // Hugging Face's name to the canonical one: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight". Empty for buffers
 // that carry no weights (rotary inv_freq). Unknown names are an error that names them.

@@ -8,9 +8,11 @@
 namespace hunch {
 namespace {
 
+using namespace tiny;
+
 using test::expect_part;
 
-std::string parse_error(const tiny::Bytes& file) { return test::error_of(parse_safetensors(file, "w.safetensors")); }
+std::string parse_error(const Bytes& file) { return test::error_of(parse_safetensors(file, "w.safetensors")); }
 
 // The header of one tensor.
 std::string f32(std::string_view shape, std::string_view offsets) {
@@ -52,27 +54,27 @@ TEST(Safetensors, RefusesEveryMalformedHeaderAndSaysWhy) {
       {"metadata is a list", R"({"__metadata__":[]})", 0, "__metadata__"},
   };
   for (const BadHeader& bad : cases) {
-    const auto message = parse_error(tiny::safetensors(bad.header, bad.data_bytes));
+    const auto message = parse_error(safetensors(bad.header, bad.data_bytes));
     EXPECT_TRUE(message.find(bad.expected) != message.npos) << bad.name << ": " << message;
     EXPECT_TRUE(message.starts_with("w.safetensors: ") || message == "accepted") << message;
   }
 }
 
 TEST(Safetensors, RefusesHeaderLengthsThatTheFileCannotHold) {
-  tiny::Bytes file = tiny::safetensors("{}", 0);
+  Bytes file = safetensors("{}", 0);
   EXPECT_EQ(parse_error(file), "accepted");
   for (const uint64_t length : {uint64_t(3), uint64_t(1) << 20, kMostSafetensorsHeader + 1, uint64_t(1) << 63, ~uint64_t(0)}) {
     std::memcpy(file.data(), &length, 8);
     expect_part(parse_error(file), length > kMostSafetensorsHeader ? "at most" : "truncated");
   }
-  expect_part(parse_error(tiny::Bytes(5)), "5 bytes");
+  expect_part(parse_error(Bytes(5)), "5 bytes");
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
-  const tiny::Bytes whole = tiny::safetensors(tiny::folder_tensors("qwen3"));
+  const Bytes whole = safetensors(folder_tensors("qwen3"));
   ASSERT_EQ(parse_error(whole), "accepted");
   for (size_t part = 0; part < 64; ++part) {
-    const tiny::Bytes cut(whole.begin(), whole.begin() + whole.size() * part / 64);
+    const Bytes cut(whole.begin(), whole.begin() + whole.size() * part / 64);
     EXPECT_NE(parse_error(cut), "accepted") << part;
   }
 }
@@ -81,7 +83,7 @@ TEST(Safetensors, ReadsAHundredThousandEntriesQuickly) {
   std::string header = "{";
   for (int i = 0; i < 100000; ++i)
     header += fmt::format(R"({}"t{}":{{"dtype":"F32","shape":[1],"data_offsets":[{},{}]}})", i ? "," : "", i, 4 * i, 4 * i + 4);
-  const tiny::Bytes file = tiny::safetensors(header + "}", 400000);
+  const Bytes file = safetensors(header + "}", 400000);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(parse_error(file), "accepted");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));  // generous: sanitizers; release takes 50 ms
@@ -115,22 +117,21 @@ TEST(Safetensors, RefusesUnknownNamesByName) {
 }
 
 TEST(Safetensors, EscapesControlBytesInMessages) {
-  expect_part(parse_error(tiny::safetensors("{\"a\\u001b[31m\":3}", 0)), "a\\x1b[31m");
+  expect_part(parse_error(safetensors("{\"a\\u001b[31m\":3}", 0)), "a\\x1b[31m");
 }
 
 TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
-  const auto tensors = tiny::folder_tensors("llama");
-  const tiny::Bytes aligned = tiny::safetensors(tensors);
+  const auto tensors = folder_tensors("llama");
+  const Bytes aligned = safetensors(tensors);
   uint64_t length;
   std::memcpy(&length, aligned.data(), 8);
-  tiny::Bytes odd = aligned;  // one more blank in the header moves the data by a byte
+  Bytes odd = aligned;  // one more blank in the header moves the data by a byte
   odd.insert(odd.begin() + 8 + length, std::byte(' '));
   ++length;
   std::memcpy(odd.data(), &length, 8);
-  const auto checkpoint = test::good(test::opened(odd, tiny::config("llama")));
+  const auto checkpoint = test::good(test::opened(odd, config("llama")));
   for (const Tensor& tensor : checkpoint->tensors()) EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 4, 0u);
-  EXPECT_EQ(
-      std::memcmp(checkpoint->find("token_embd.weight")->data, tiny::values(tiny::kVocab * tiny::kHidden, 1).data(), 64), 0);
+  EXPECT_EQ(std::memcmp(checkpoint->find("token_embd.weight")->data, values(kVocab * kHidden, 1).data(), 64), 0);
 }
 
 }

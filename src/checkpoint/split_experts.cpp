@@ -1,9 +1,9 @@
 // See split_experts.h.
 #include "checkpoint/split_experts.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/failure.h"
 #include "checkpoint/quantise.h"
 #include "checkpoint/quote.h"
 
@@ -14,8 +14,8 @@ constexpr std::string_view kBlocks = ".blocks", kScales = ".scales", kBias = ".b
 constexpr int64_t kBlock = 32;
 
 Error misshapen(std::string_view source, std::string_view name, const TensorEntry& entry, const std::vector<int64_t>& wanted) {
-  return Error{fmt::format(
-      "{}: tensor {} has shape [{}], expected [{}]", source, quote(name), fmt::join(entry.shape, ", "), fmt::join(wanted, ", "))};
+  return failure(
+      "{}: tensor {} has shape [{}], expected [{}]", source, quote(name), fmt::join(entry.shape, ", "), fmt::join(wanted, ", "));
 }
 
 }
@@ -26,13 +26,13 @@ bool SplitExperts::takes(std::string_view name) {
       (stem.ends_with(".ffn_down_exps") && (kind == kBlocks || kind == kScales));
 }
 
-Status SplitExperts::add(std::string name, TensorEntry entry, std::span<const std::byte> file, std::string_view source) {
+Status SplitExperts::add(std::string name, TensorEntry entry, FileBytes file, std::string_view source) {
   const bool bytes = !name.ends_with(kBias);
   if (bytes != (entry.integer == IntegerType::U8) || (!bytes && entry.integer != IntegerType::None))
-    return Error{fmt::format("{}: tensor {} must hold {}", source, quote(entry.name), bytes ? "U8" : "BF16, F16 or F32")};
+    return failure("{}: tensor {} must hold {}", source, quote(entry.name), bytes ? "U8" : "BF16, F16 or F32");
   const std::byte* data = file.data() + entry.offset;
   const auto [at, fresh] = parts_.try_emplace(std::move(name), Part{std::move(entry), data});
-  if (!fresh) return Error{fmt::format("{}: tensor {} appears twice", source, quote(at->first))};
+  if (!fresh) return failure("{}: tensor {} appears twice", source, quote(at->first));
   return {};
 }
 
@@ -41,11 +41,10 @@ Status SplitExperts::join(const ModelShape& shape, std::string_view source, std:
     const std::string stem = name.substr(0, name.rfind('.'));
     const bool scales = name.ends_with(kScales);
     if (shape.num_experts == 0)
-      return Error{fmt::format("{}: tensor {} belongs to experts, of which this model has none", source, quote(name))};
+      return failure("{}: tensor {} belongs to experts, of which this model has none", source, quote(name));
     if (name.ends_with(kBias)) HUNCH_OK(join_bias(shape, stem, part, source, out));
     else if (!scales) HUNCH_OK(join_matrices(shape, stem, part, source, out));
-    else if (!parts_.contains(stem + std::string(kBlocks)))
-      return Error{fmt::format("{}: tensor {} lacks its blocks", source, quote(name))};
+    else if (!parts_.contains(stem + std::string(kBlocks))) return failure("{}: tensor {} lacks its blocks", source, quote(name));
   }
   return {};
 }
@@ -53,13 +52,12 @@ Status SplitExperts::join(const ModelShape& shape, std::string_view source, std:
 Status SplitExperts::join_matrices(
     const ModelShape& shape, const std::string& stem, const Part& blocks, std::string_view source, std::vector<Tensor>& out) {
   const auto scales = parts_.find(stem + std::string(kScales));
-  if (scales == parts_.end()) return Error{fmt::format("{}: tensor {}{} lacks its scales", source, stem, kBlocks)};
+  if (scales == parts_.end()) return failure("{}: tensor {}{} lacks its scales", source, stem, kBlocks);
   const bool both = stem.ends_with(kBoth);
   const int64_t experts = shape.num_experts, step = both ? 2 : 1;
   const int64_t rows = both ? shape.expert_ffn : shape.hidden, columns = both ? shape.hidden : shape.expert_ffn;
   if (columns % kBlock != 0)
-    return Error{
-        fmt::format("{}: tensor {}{}: rows of {} elements are no multiple of {}", source, stem, kBlocks, columns, kBlock)};
+    return failure("{}: tensor {}{}: rows of {} elements are no multiple of {}", source, stem, kBlocks, columns, kBlock);
   const std::vector<int64_t> wanted{experts, step * rows, columns / kBlock};
   std::vector<int64_t> wanted_blocks = wanted;
   wanted_blocks.push_back(kBlock / 2);
@@ -93,7 +91,7 @@ Status SplitExperts::join_bias(
   std::vector<float> turns(count);
   dequantise_row(bias.entry.dtype, bias.data, turns.data(), count);
   for (int64_t part = 0; part < 2; ++part) {
-    float* values = biases_.emplace_back(std::make_unique<float[]>(size_t(count / 2))).get();
+    float* values = biases_.emplace_back(std::make_unique<float[]>(count / 2)).get();
     for (int64_t i = 0; i < count / 2; ++i) values[i] = turns[2 * i + part];
     out.push_back({
         .name = fmt::format("{}.ffn_{}_exps.bias", stem.substr(0, stem.rfind('.')), part == 0 ? "gate" : "up"),

@@ -15,7 +15,7 @@ class SplitExperts {
  public:
   static bool takes(std::string_view canonical_name);
   // In any order and from any file, which stays mapped; `source` stands in messages.
-  Status add(std::string name, TensorEntry entry, std::span<const std::byte> file, std::string_view source);
+  Status add(std::string name, TensorEntry entry, FileBytes file, std::string_view source);
   // Appends what the tensors make: matrices expert by expert, fp32 biases. An error where one lacks its other half, or where
   // type or shape are not what the model calls for. The tensors are valid as long as this object.
   Status join(const ModelShape& shape, std::string_view source, std::vector<Tensor>& out);

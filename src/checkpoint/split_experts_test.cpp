@@ -1,13 +1,13 @@
 // The experts of gpt-oss folders: codes and scales apart, gate and up in turns, and what does not fit.
 #include "checkpoint/split_experts.h"
 
-#include <functional>
-
 #include "checkpoint/quantise.h"
 #include "checkpoint/test_configs.h"
 
 namespace hunch {
 namespace {
+
+using namespace tiny;
 
 constexpr int kHidden = 64, kWidth = 32, kExperts = 3;
 
@@ -25,21 +25,21 @@ nlohmann::json gpt_oss_config() {
   return out;
 }
 
-using Entry = tiny::Stored;
+using Entry = Stored;
 
 std::vector<Entry> entries() {
   const std::string a = "model.layers.0.self_attn.", m = "model.layers.0.mlp.";
   std::vector<Entry> out{
-      {"model.embed_tokens.weight", "F32", {tiny::kVocab, kHidden}},
+      {"model.embed_tokens.weight", "F32", {kVocab, kHidden}},
       {"model.norm.weight", "F32", {kHidden}},
-      {"lm_head.weight", "F32", {tiny::kVocab, kHidden}},
+      {"lm_head.weight", "F32", {kVocab, kHidden}},
       {"model.layers.0.input_layernorm.weight", "F32", {kHidden}},
       {"model.layers.0.post_attention_layernorm.weight", "F32", {kHidden}},
-      {a + "sinks", "F32", {tiny::kHeads}},
+      {a + "sinks", "F32", {kHeads}},
       {m + "router.weight", "F32", {kExperts, kHidden}},
       {m + "router.bias", "F32", {kExperts}},
   };
-  const int64_t q = tiny::kHeads * tiny::kHeadDim, kv = tiny::kKvHeads * tiny::kHeadDim;
+  const int64_t q = kHeads * kHeadDim, kv = kKvHeads * kHeadDim;
   const auto linear = [&](const char* name, int64_t rows, int64_t columns) {
     out.push_back({a + name + "_proj.weight", "F32", {rows, columns}}), out.push_back({a + name + "_proj.bias", "F32", {rows}});
   };
@@ -54,13 +54,13 @@ std::vector<Entry> entries() {
 }
 
 // Every byte is the low one of its place among all of them times 7: codes and scales that differ.
-tiny::Bytes filled(std::vector<Entry>& entries) {
+Bytes filled(std::vector<Entry>& entries) {
   size_t place = 0;
   for (Entry& entry : entries) {
-    entry.data.resize(tiny::elements(entry.shape) * (entry.dtype == "U8" ? 1 : entry.dtype == "I64" ? 8 : 4));
+    entry.data.resize(elements(entry.shape) * (entry.dtype == "U8" ? 1 : entry.dtype == "I64" ? 8 : 4));
     for (std::byte& byte : entry.data) byte = std::byte(uint8_t(place++ * 7));
   }
-  return tiny::file_of(entries);
+  return file_of(entries);
 }
 
 Entry& at(std::vector<Entry>& all, std::string_view end) {
@@ -69,7 +69,7 @@ Entry& at(std::vector<Entry>& all, std::string_view end) {
 
 TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
   auto stored = entries();
-  const tiny::Bytes file = filled(stored);
+  const Bytes file = filled(stored);
   const auto opened = test::good(test::opened(file, gpt_oss_config()));
   const Checkpoint& c = *opened;
   struct Kind {
@@ -158,7 +158,7 @@ TEST(SplitExperts, RefusesWhatDoesNotFitByName) {
 
 TEST(SplitExperts, BelongToGptOssAlone) {
   std::vector<Entry> tensors;
-  for (const auto& [name, shape] : tiny::folder_tensors("llama")) tensors.push_back({name, "F32", shape});
+  for (const auto& [name, shape] : folder_tensors("llama")) tensors.push_back({name, "F32", shape});
   tensors.push_back({"model.layers.0.mlp.experts.down_proj_blocks", "U8", {3, 64, 1, 16}});
   test::expect_error(test::opened(filled(tensors), tiny::config("llama")), "belongs to experts, of which this model has none");
 }

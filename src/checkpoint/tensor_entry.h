@@ -11,6 +11,8 @@
 
 namespace hunch {
 
+using FileBytes = std::span<const std::byte>;  // of a file or a part of it
+
 // Tables of whole numbers (a drafter's vocabulary map), which no kernel reads; None: a tensor of weights.
 enum class IntegerType : uint8_t { None, Bool, U8, I8, I32, I64 };
 
@@ -38,7 +40,7 @@ struct TensorEntry {
 // An entry's data. Kernels load whole elements: what its file does not align (old safetensors, GGUF with a small alignment) is
 // copied to `copies`.
 inline const std::byte* aligned_data(
-    const TensorEntry& entry, std::span<const std::byte> file, std::vector<std::unique_ptr<std::byte[]>>& copies) {
+    const TensorEntry& entry, FileBytes file, std::vector<std::unique_ptr<std::byte[]>>& copies) {
   const bool bytes = entry.integer != IntegerType::None || entry.dtype == DType::F8_E4M3 || entry.dtype == DType::MXFP4;
   const std::byte* data = file.data() + entry.offset;
   if (reinterpret_cast<uintptr_t>(data) % (bytes ? 1 : entry.dtype == DType::F32 ? 4 : 2) == 0) return data;

@@ -98,6 +98,17 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
   return out;
 }
 
+// Without those whose names hold `part`.
+inline std::vector<NamedShape> without(std::vector<NamedShape> tensors, std::string_view part) {
+  std::erase_if(tensors, [&](const NamedShape& t) { return t.name.find(part) != t.name.npos; });
+  return tensors;
+}
+
+inline std::vector<NamedShape> reshaped(std::vector<NamedShape> tensors, std::string_view name, const Shape& shape) {
+  std::ranges::find(tensors, name, &NamedShape::name)->shape = shape;
+  return tensors;
+}
+
 inline size_t elements(const Shape& shape) {
   size_t n = 1;
   for (const int64_t extent : shape) n *= size_t(extent);

@@ -1,10 +1,9 @@
 // What the two descriptions of a byte-level BPE share: the byte-to-unicode spelling of tokens and merges, so both are copied.
 #include "checkpoint/tokenizer_keys.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
+#include "base/failure.h"
 #include "base/json_depth.h"
 #include "checkpoint/quote.h"
 
@@ -70,14 +69,14 @@ bool template_adds_bos(const Json& post) {
 }
 
 Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_size, std::string_view source) {
-  const auto fail = [&](std::string_view what) { return Error{fmt::format("{}: tokenizer.json: {}", source, what)}; };
+  const Failing fail{[&] { return fmt::format("{}: tokenizer.json", source); }};
   if (hf.tokenizer_json.empty()) return fail("missing; it is needed to write a GGUF file");
-  if (nested_deeper_than(hf.tokenizer_json, kMostJsonDepth)) return fail(fmt::format("nested deeper than {}", kMostJsonDepth));
+  if (nested_deeper_than(hf.tokenizer_json, kMostJsonDepth)) return fail("nested deeper than {}", kMostJsonDepth);
   const Json json = Json::parse(hf.tokenizer_json, nullptr, false);
   if (json.is_discarded()) return fail("not valid JSON");
   const Json &model = member(json, "model"), &vocab = member(model, "vocab"), &merges = member(model, "merges");
   if (text_at(model, "type") != "BPE" || !vocab.is_object() || !merges.is_array())
-    return fail(fmt::format("model type {} cannot be written; BPE can", quote(text_at(model, "type"))));
+    return fail("model type {} cannot be written; BPE can", quote(text_at(model, "type")));
   if (true_at(model, "byte_fallback", false)) return fail("byte fallback (SentencePiece) cannot be written; byte-level BPE can");
   GgufTokenizer out;
   TokenizerSource& t = out.source;
@@ -89,10 +88,10 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   t.token_types.assign(vocab_size, 0);  // 0: no token yet
   const auto place = [&](const Json& id, const std::string& text, int32_t type) -> Status {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size)
-      return fail(fmt::format("the id of token {} is outside the vocabulary of {}", quote(text), vocab_size));
+      return fail("the id of token {} is outside the vocabulary of {}", quote(text), vocab_size);
     const size_t at = id.get<size_t>();
     if (t.token_types[at] != 0 && t.tokens[at] != text)
-      return fail(fmt::format("id {} stands for both {} and {}", at, quote(t.tokens[at]), quote(text)));
+      return fail("id {} stands for both {} and {}", at, quote(t.tokens[at]), quote(text));
     t.tokens[at] = text;
     t.token_types[at] = type;
     return {};

@@ -1,26 +1,25 @@
 #include "model/decoder.h"
 
-#include <fmt/format.h>
+#include "base/failure.h"
 
 namespace hunch {
 
 Result<std::unique_ptr<Model>> Decoder::make(const Setup& setup, const Form& form) {
   const ModelShape& shape = setup.checkpoint->shape();
   if (shape.qk_norm != form.qk_norm)
-    return Error{fmt::format("{}: the file {} q/k norm weights, the family {}", shape.family, shape.qk_norm ? "has" : "lacks",
-        form.qk_norm ? "needs them" : "has none")};
-  if (shape.qkv_bias && !form.qkv_bias_allowed)
-    return Error{fmt::format("{}: attention biases are not part of this family", shape.family)};
+    return failure("{}: the file {} q/k norm weights, the family {}", shape.family, shape.qk_norm ? "has" : "lacks",
+        form.qk_norm ? "needs them" : "has none");
+  if (shape.qkv_bias && !form.qkv_bias_allowed) return failure("{}: attention biases are not part of this family", shape.family);
 
   if (shape.num_experts > 0 && !setup.backend->has_experts())
-    return Error{fmt::format("{}: mixtures of experts do not run on {} yet; use --device cpu, or a model without experts",
-        shape.family, setup.backend->description())};
+    return failure("{}: mixtures of experts do not run on {} yet; use --device cpu, or a model without experts", shape.family,
+        setup.backend->description());
 
   if (const std::string lacking = setup.backend->lacks(*setup.checkpoint); !lacking.empty())
-    return Error{fmt::format("{}: {} has no {} yet; use --device cpu", shape.family, setup.backend->description(), lacking)};
+    return failure("{}: {} has no {} yet; use --device cpu", shape.family, setup.backend->description(), lacking);
   if (shape.nsa.used() && !setup.backend->has_nsa())
-    return Error{fmt::format("{}: natively trained sparse attention does not run on {} yet; use --device cpu", shape.family,
-        setup.backend->description())};
+    return failure("{}: natively trained sparse attention does not run on {} yet; use --device cpu", shape.family,
+        setup.backend->description());
 
   auto model = std::unique_ptr<Decoder>(new Decoder);
   model->shape_ = shape;

@@ -30,7 +30,7 @@ class Decoder final : public Model {
 
   ModelShape shape_;
   RopeTable rope_;
-  std::unique_ptr<Weight> embedding_, head_;  // head_ null: tied
+  OwnedWeight embedding_, head_;  // head_ null: tied
   Buffer output_norm_;
   std::vector<Layer> layers_;
   size_t weight_bytes_ = 0;

@@ -1,10 +1,9 @@
 #include "model/layers.h"
 
-#include <fmt/format.h>
-
 #include <cstring>
 #include <numeric>
 
+#include "base/failure.h"
 #include "checkpoint/quantise.h"
 #include "model/latent_attention.h"
 #include "model/rope_frequencies.h"
@@ -21,7 +20,7 @@ std::vector<float> WeightLoader::values(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return {};
   size_t count = 1;
-  for (const int64_t extent : tensor->shape) count *= size_t(extent);
+  for (const int64_t extent : tensor->shape) count *= extent;
   std::vector<float> out(count, 1.0f / float(tensor->shape.back()));
   if (tensor->data) dequantise_row(tensor->dtype, tensor->data, out.data(), int64_t(count));
   return out;
@@ -36,7 +35,7 @@ Buffer WeightLoader::vector(const std::string& name) {
   return backend_.constant(row_);
 }
 
-std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
+OwnedWeight WeightLoader::matrix(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return nullptr;
   const int64_t rows = tensor->shape.front(), columns = tensor->shape.back();
@@ -47,7 +46,7 @@ std::unique_ptr<Weight> WeightLoader::matrix(const std::string& name) {
   return count(std::move(weight), name);
 }
 
-std::unique_ptr<Weight> WeightLoader::exact_matrix(const std::string& name) {
+OwnedWeight WeightLoader::exact_matrix(const std::string& name) {
   const Tensor* tensor = find_(name);
   if (!tensor) return nullptr;
   const bool coarse = dtype_info(tensor->dtype).block > 1 || tensor->dtype == DType::F8_E4M3;
@@ -58,7 +57,7 @@ std::unique_ptr<Weight> WeightLoader::exact_matrix(const std::string& name) {
   return count(std::move(weight), name);
 }
 
-std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
+OwnedWeight WeightLoader::every_second(const std::string& name, int64_t step, bool second) {
   const Tensor* tensor = find_(name);
   HUNCH_CHECK(tensor && tensor->data && tensor->shape.front() % (2 * step) == 0);
   // Scales by blocks of rows would not survive: such a matrix is taken by its values.
@@ -71,7 +70,7 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
     rows.resize(rows.size() + row_bytes);
     std::byte* to = rows.data() + rows.size() - row_bytes;
     if (scaled) dequantise_row(*tensor, row, reinterpret_cast<float*>(to));
-    else std::memcpy(to, tensor->data + size_t(row) * row_bytes, row_bytes);
+    else std::memcpy(to, tensor->data + row * row_bytes, row_bytes);
   }
   Tensor half = *tensor;
   if (scaled) half.dtype = DType::F32, half.scales = {};
@@ -80,7 +79,7 @@ std::unique_ptr<Weight> WeightLoader::every_second(const std::string& name, int6
   return count(std::move(weight), name);
 }
 
-std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t first, int64_t rows, bool transposed) {
+OwnedWeight WeightLoader::part(const std::string& name, int64_t first, int64_t rows, bool transposed) {
   const Tensor* tensor = find_(name);
   if (!tensor) return nullptr;
   const int64_t columns = tensor->shape.back();
@@ -96,16 +95,16 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
   const bool whole = !tensor->scales.values && !tensor->split.scales;
   const size_t row_bytes = dtype_bytes(tensor->dtype, columns), element = whole ? dtype_bytes(tensor->dtype, 1) : 0;
   if (whole && !transposed) {
-    made.data = tensor->data + size_t(first) * row_bytes, made.bytes = size_t(rows) * row_bytes;
+    made.data = tensor->data + first * row_bytes, made.bytes = rows * row_bytes;
   } else if (whole && dtype_info(tensor->dtype).block == 1) {
-    bytes.resize(size_t(rows) * row_bytes);
+    bytes.resize(rows * row_bytes);
     for (int64_t row = 0; row < rows; ++row)
       for (int64_t column = 0; column < columns; ++column)
-        std::memcpy(bytes.data() + size_t(column * rows + row) * element,
-            tensor->data + size_t(first + row) * row_bytes + size_t(column) * element, element);
+        std::memcpy(
+            bytes.data() + (column * rows + row) * element, tensor->data + (first + row) * row_bytes + column * element, element);
   } else {
     made.dtype = DType::F32;
-    bytes.resize(size_t(rows * columns) * sizeof(float));
+    bytes.resize(rows * columns * sizeof(float));
     auto* to = reinterpret_cast<float*>(bytes.data());
     std::vector<float> values(columns);
     for (int64_t row = 0; row < rows; ++row) {
@@ -118,7 +117,7 @@ std::unique_ptr<Weight> WeightLoader::part(const std::string& name, int64_t firs
   return count(backend_.load_weight(requantise(made) ? converted_ : made), name);
 }
 
-std::unique_ptr<Weight> WeightLoader::count(std::unique_ptr<Weight> weight, const std::string& name) {
+OwnedWeight WeightLoader::count(OwnedWeight weight, const std::string& name) {
   if (weight) bytes_ += weight->bytes;
   else if (left_out_.empty()) left_out_ = name;
   return weight;
@@ -127,12 +126,12 @@ std::unique_ptr<Weight> WeightLoader::count(std::unique_ptr<Weight> weight, cons
 Status WeightLoader::status() const {
   if (left_out_.empty()) return {};
   constexpr double kGiB = double(1 << 30);
-  return Error{
-      fmt::format("{} has no memory for tensor {}: {:.2f} GiB of weights were loaded before it{}, {:.2f} GiB are free; use "
-                  "weights of a smaller type (hunch quantize --type q8_0 or q4_0), or end what else runs there",
-          backend_.description(), left_out_, double(bytes_) / kGiB,
-          requantise_ ? fmt::format(" (a copy in {}, --draft-weights target makes none)", dtype_info(*requantise_).name) : "",
-          double(backend_.memory_bytes()) / kGiB)};
+  return failure(
+      "{} has no memory for tensor {}: {:.2f} GiB of weights were loaded before it{}, {:.2f} GiB are free; use "
+      "weights of a smaller type (hunch quantize --type q8_0 or q4_0), or end what else runs there",
+      backend_.description(), left_out_, double(bytes_) / kGiB,
+      requantise_ ? fmt::format(" (a copy in {}, --draft-weights target makes none)", dtype_info(*requantise_).name) : "",
+      double(backend_.memory_bytes()) / kGiB);
 }
 
 // True if converted_ now holds the tensor in the wanted encoding.
@@ -147,14 +146,14 @@ bool WeightLoader::requantise(const Tensor& tensor) {
 void WeightLoader::convert(const Tensor& tensor, DType type) {
   const int64_t columns = tensor.shape.back(), rows = tensor.shape.front();
   const size_t to_bytes = dtype_bytes(type, columns);
-  converted_bytes_.resize(to_bytes * size_t(rows));
+  converted_bytes_.resize(to_bytes * rows);
   if (!workers_) workers_.emplace(backend_.asynchronous() ? kMostThreads : backend_.threads());
   const int64_t each = std::max<int64_t>(1, kAtOnce / columns);  // rows
   workers_->run((rows + each - 1) / each, [&](int64_t i) {
     std::vector<float> values(columns);
     for (int64_t row = i * each; row < std::min(rows, (i + 1) * each); ++row) {
       dequantise_row(tensor, row, values.data());
-      quantise_row(type, values.data(), converted_bytes_.data() + size_t(row) * to_bytes, columns);
+      quantise_row(type, values.data(), converted_bytes_.data() + row * to_bytes, columns);
     }
   });
   converted_ = tensor;
@@ -171,38 +170,39 @@ bool ExpertWeights::complete() const {
 size_t FeedForwardWeights::idle_bytes() const {
   if (!experts) return 0;
   const size_t all = experts->all.size();
-  return experts->bytes / all * (all - size_t(experts->per_row));
+  return experts->bytes / all * (all - experts->per_row);
 }
 
 FeedForwardWeights load_feed_forward(WeightLoader& load, const ModelShape& shape, int layer) {
   FeedForwardWeights out;
   const bool experts = shape.has_experts(layer);
+  const auto blk = [layer](std::string_view name) { return fmt::format("blk.{}.{}", layer, name); };
   if (!experts || shape.shared_ffn > 0) {
-    const char* of = experts ? "_shexp" : "";
-    out.gate = load.matrix(fmt::format("blk.{}.ffn_gate{}.weight", layer, of));
-    out.up = load.matrix(fmt::format("blk.{}.ffn_up{}.weight", layer, of));
-    out.down = load.matrix(fmt::format("blk.{}.ffn_down{}.weight", layer, of));
+    const auto part = [&](const char* name) {
+      return load.matrix(blk(fmt::format("{}{}.weight", name, experts ? "_shexp" : "")));
+    };
+    out.gate = part("ffn_gate"), out.up = part("ffn_up"), out.down = part("ffn_down");
   }
   if (!experts) return out;
   out.experts = std::make_unique<ExpertWeights>();
   ExpertWeights& e = *out.experts;
-  e.router = load.exact_matrix(fmt::format("blk.{}.ffn_gate_inp.weight", layer));
+  e.router = load.exact_matrix(blk("ffn_gate_inp.weight"));
   e.per_row = shape.experts_per_token, e.normalise = shape.norm_expert_shares;
   e.routing = shape.sigmoid_shares ? Routing::Sigmoid : shape.shares_of_chosen ? Routing::SoftmaxOfChosen : Routing::Softmax;
   e.groups = shape.expert_groups, e.groups_kept = shape.groups_per_token, e.share_scale = float(shape.share_scale);
-  e.choice_bias = load.vector(fmt::format("blk.{}.exp_probs_b.bias", layer));
+  e.choice_bias = load.vector(blk("exp_probs_b.bias"));
   e.clamp = {float(shape.gate_limit), float(shape.gate_alpha)};
-  e.router_bias = load.vector(fmt::format("blk.{}.ffn_gate_inp.bias", layer));
-  e.gate_bias = load.vector(fmt::format("blk.{}.ffn_gate_exps.bias", layer));
-  e.up_bias = load.vector(fmt::format("blk.{}.ffn_up_exps.bias", layer));
-  e.down_bias = load.vector(fmt::format("blk.{}.ffn_down_exps.bias", layer));
+  e.router_bias = load.vector(blk("ffn_gate_inp.bias"));
+  e.gate_bias = load.vector(blk("ffn_gate_exps.bias"));
+  e.up_bias = load.vector(blk("ffn_up_exps.bias"));
+  e.down_bias = load.vector(blk("ffn_down_exps.bias"));
   const auto row_of = [](const Buffer& all, int64_t row, int64_t width) {
     return floats(all) ? floats(all) + row * width : nullptr;
   };
   const size_t before = load.bytes();
   for (int id = 0; id < shape.num_experts; ++id) {
     const auto part = [&](const char* name) {
-      return e.owned.emplace_back(load.matrix(fmt::format("blk.{}.{}.{}.weight", layer, name, id))).get();
+      return e.owned.emplace_back(load.matrix(blk(fmt::format("{}.{}.weight", name, id)))).get();
     };
     Expert expert;  // in this order: neighbours in memory are read one after the other
     expert.gate = part("ffn_gate"), expert.up = part("ffn_up"), expert.down = part("ffn_down");

@@ -8,6 +8,8 @@
 
 namespace hunch {
 
+using OwnedWeight = std::unique_ptr<Weight>;
+
 inline const float* floats(const Buffer& b) { return static_cast<const float*>(b.data()); }
 
 // Tensors of a file to the backend's forms. `find` returns null for what the file lacks.
@@ -21,14 +23,14 @@ class WeightLoader {
   Buffer vector(const std::string& name);  // fp32, a matrix row by row; empty if the file has none
   // All elements, fp32; empty if the file has none. Random tensors: what makes rows that are summed with them their mean.
   std::vector<float> values(const std::string& name);
-  std::unique_ptr<Weight> matrix(const std::string& name);
+  OwnedWeight matrix(const std::string& name);
   // As the file has it, or in fp32 where that is in fewer than 16 bits: for products whose result decides something.
-  std::unique_ptr<Weight> exact_matrix(const std::string& name);
+  OwnedWeight exact_matrix(const std::string& name);
   // Of a matrix whose rows alternate between two, `step` rows at a time: the first or the second.
-  std::unique_ptr<Weight> every_second(const std::string& name, int64_t step, bool second);
+  OwnedWeight every_second(const std::string& name, int64_t step, bool second);
   // Rows [first, first + rows) of a tensor taken as rows of its last extent; transposed: a matrix of as many columns. In fp32
   // where scales or blocks would not survive.
-  std::unique_ptr<Weight> part(const std::string& name, int64_t first, int64_t rows, bool transposed);
+  OwnedWeight part(const std::string& name, int64_t first, int64_t rows, bool transposed);
   size_t bytes() const { return bytes_; }  // that products with all matrices so far read
   // That every matrix found memory; names the first that did not.
   Status status() const;
@@ -36,7 +38,7 @@ class WeightLoader {
  private:
   bool requantise(const Tensor& tensor);
   void convert(const Tensor& tensor, DType type);
-  std::unique_ptr<Weight> count(std::unique_ptr<Weight> weight, const std::string& name);
+  OwnedWeight count(OwnedWeight weight, const std::string& name);
 
   Backend& backend_;
   Find find_;
@@ -52,7 +54,7 @@ class WeightLoader {
 // Natively trained sparse attention (backend/ops/nsa.h): its gates, and how it compresses.
 struct NsaWeights {
   NsaShape shape;
-  std::unique_ptr<Weight> gate;         // [3 heads][hidden], row 3 head + branch
+  OwnedWeight gate;                     // [3 heads][hidden], row 3 head + branch
   Buffer key, value, offset, inv_freq;  // as NsaLayer wants them
   float magnitude = 1;
 
@@ -63,9 +65,9 @@ std::unique_ptr<NsaWeights> load_nsa(Backend&, WeightLoader&, const ModelShape&,
 // Latent attention (LatentShape).
 struct LatentWeights {
   LatentShape shape;
-  std::unique_ptr<Weight> q_down, q, kv_down;  // [q_rank][hidden] or null, [heads (nope + rope)][in], [kv_rank + rope][hidden]
-  std::vector<std::unique_ptr<Weight>> key, value;  // of each head: [kv_rank][nope], [value][kv_rank]
-  Buffer q_norm, kv_norm;                           // fp32 [q_rank], [kv_rank]
+  OwnedWeight q_down, q, kv_down;       // [q_rank][hidden] or null, [heads (nope + rope)][in], [kv_rank + rope][hidden]
+  std::vector<OwnedWeight> key, value;  // of each head: [kv_rank][nope], [value][kv_rank]
+  Buffer q_norm, kv_norm;               // fp32 [q_rank], [kv_rank]
 
   bool complete() const;
 };
@@ -73,11 +75,11 @@ struct LatentWeights {
 std::unique_ptr<LatentWeights> load_latent(WeightLoader&, const ModelShape&, int layer);
 
 struct AttentionWeights {
-  std::unique_ptr<Weight> q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
+  OwnedWeight q, k, v, o;  // [heads head_dim][in], [kv_heads head_dim][in] twice, [hidden][heads head_dim]
   Buffer q_bias, k_bias, v_bias, o_bias;
   Buffer q_norm, k_norm;                  // fp32 [head_dim]; empty: no norm of heads
   Buffer sinks;                           // fp32 [heads]; empty: none (AttentionArgs)
-  std::unique_ptr<Weight> gate;           // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
+  OwnedWeight gate;                       // like q; null: none. Attention's output times sigmoid(gate(in)), in front of o
   std::unique_ptr<NsaWeights> nsa;        // null: ordinary attention
   std::unique_ptr<LatentWeights> latent;  // null: likewise; else in place of q, k and v
 
@@ -86,12 +88,12 @@ struct AttentionWeights {
 
 // A mixture of experts in place of one feed-forward block (backend/ops/experts.h).
 struct ExpertWeights {
-  std::unique_ptr<Weight> router;              // [experts][hidden]
-  std::vector<std::unique_ptr<Weight>> owned;  // gate, up and down of each
-  std::vector<Expert> all;                     // by id
-  Buffer router_bias;                          // [experts]; empty: none
-  Buffer gate_bias, up_bias, down_bias;        // [experts][width] twice, [experts][hidden]; empty: none
-  Buffer choice_bias;                          // [experts] (RouteArgs::bias); empty: none
+  OwnedWeight router;                    // [experts][hidden]
+  std::vector<OwnedWeight> owned;        // gate, up and down of each
+  std::vector<Expert> all;               // by id
+  Buffer router_bias;                    // [experts]; empty: none
+  Buffer gate_bias, up_bias, down_bias;  // [experts][width] twice, [experts][hidden]; empty: none
+  Buffer choice_bias;                    // [experts] (RouteArgs::bias); empty: none
   Routing routing = Routing::Softmax;
   int groups = 1, groups_kept = 1;
   float share_scale = 1;
@@ -105,7 +107,7 @@ struct ExpertWeights {
 
 // The feed-forward block of a layer: three matrices, or experts, or both (a block that every row goes to beside its experts).
 struct FeedForwardWeights {
-  std::unique_ptr<Weight> gate, up, down;  // [ffn][hidden] twice, [hidden][ffn]
+  OwnedWeight gate, up, down;              // [ffn][hidden] twice, [hidden][ffn]
   std::unique_ptr<ExpertWeights> experts;  // null: dense
 
   bool complete() const {

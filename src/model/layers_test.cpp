@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kRows = 5, kFirst = 62, kHidden = 24;
 
+auto reference() { return Register<Backend>::find("reference")->make({}).value(); }
+
 ModelShape shape_of(bool latent) {
   ModelShape s{.vocab_size = 8, .hidden = kHidden, .ffn = 8, .layers = 1, .heads = 4, .kv_heads = latent ? 1 : 2, .head_dim = 16};
   s.rope_dim = latent ? 4 : 16;
@@ -24,7 +26,7 @@ ModelShape shape_of(bool latent) {
 
 // K and V of the rows; `attends`: by attend().
 std::vector<float> stored(bool latent, bool attends) {
-  const auto backend = Register<Backend>::find("reference")->make({}).value();
+  const auto backend = reference();
   const ModelShape s = shape_of(latent);
   uint64_t seed = 0;
   const auto matrix = [&](int64_t out, int64_t in) { return backend->random_weight(DType::F32, out, in, ++seed); };
@@ -70,7 +72,7 @@ TEST(StoredRows, AreThoseOfAttention) {
 }
 
 TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {
-  const auto backend = Register<Backend>::find("reference")->make({}).value();
+  const auto backend = reference();
   const auto made = [&](const char* family, bool tied, const Decoder::Form& form) -> std::string {
     const tiny::Bytes file = tiny::safetensors(tiny::folder_tensors(family));
     const auto checkpoint = test::good(test::opened(file, test::with(tiny::config(family), "tie_word_embeddings", tied)));
@@ -88,7 +90,7 @@ TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {
 }
 
 TEST(WeightLoader, TakesEachHeadsPart) {
-  const auto backend = Register<Backend>::find("reference")->make({}).value();
+  const auto backend = reference();
   std::vector<float> up(64);
   std::iota(up.begin(), up.end(), 0.0f);
   const auto* data = reinterpret_cast<const std::byte*>(up.data());

@@ -10,7 +10,7 @@ namespace {
 // The offset of every key goes through the map once and for all: [kv_head][head_dim].
 std::vector<float> mapped_offset(const ModelShape& model, const std::vector<float>& positions, const std::vector<float>& key) {
   const NsaShape& s = model.nsa;
-  const size_t dim = size_t(model.head_dim), len = size_t(s.cmp_len);
+  const size_t dim = model.head_dim, len = s.cmp_len;
   std::vector<float> out;
   for (size_t head = 0; head < size_t(model.kv_heads); ++head)
     for (size_t d = 0; d < dim; ++d) {

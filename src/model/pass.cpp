@@ -36,7 +36,7 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
     : backend_(backend), shape_(shape), store_(store), limits_(limits), arena_(backend.allocate(scratch_bytes(shape, limits))) {
   const size_t rows = limits.max_rows;
   positions_.resize(rows), last_.resize(rows), used_.resize(rows);
-  lse_ = backend.allocate(rows * size_t(shape.heads) * sizeof(float));
+  lse_ = backend.allocate(rows * shape.heads * sizeof(float));
   segments_.reserve(limits.max_segments);
   runs_.reserve(limits.max_segments), parts_.reserve(limits.max_segments);
   if (!limits.compressed) return;
@@ -44,9 +44,9 @@ Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const Pass
   std::iota(compressed_pages_.begin(), compressed_pages_.end(), 0);
   compressing_.reserve(limits.max_segments), nsa_runs_.reserve(limits.max_segments);
   listed_shape_ = shape.nsa, listed_shape_.sel_count = shared_list_len(shape.nsa);
-  const size_t lists = rows * size_t(shape.kv_heads) * sizeof(int32_t);
-  chosen_ = backend.allocate(lists * size_t(shape.nsa.sel_count), Memory::Shared);
-  listed_ = backend.allocate(lists * size_t(listed_shape_.sel_count), Memory::Shared);
+  const size_t lists = rows * shape.kv_heads * sizeof(int32_t);
+  chosen_ = backend.allocate(lists * shape.nsa.sel_count, Memory::Shared);
+  listed_ = backend.allocate(lists * listed_shape_.sel_count, Memory::Shared);
   order_.reserve(rows);
   for (auto* runs : {&choosing_.own, &choosing_.choosers, &choosing_.shared, &choosing_.reused}) runs->reserve(rows);
 }
@@ -166,7 +166,7 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
 void Pass::share_choices(const Segment& segment, const NsaRun& run) {
   if (backend_.asynchronous() && !segment.parents.empty()) return choosing_.choosers.push_back(run);
   traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
-  for (size_t at = 0; at < order_.size(); at += size_t(segment.sharing->group_rows)) {
+  for (size_t at = 0; at < order_.size(); at += segment.sharing->group_rows) {
     const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
     const int row = chooser_of(group, run.last);
     NsaRun one = run;
@@ -180,7 +180,7 @@ void Pass::settle_shared(const Segment& segment, const NsaRun& run) {
   const auto chosen = chosen_.view<int32_t>(limits_.max_rows, shape_.kv_heads, shape_.nsa.sel_count);
   const auto listed = listed_.view<int32_t>(limits_.max_rows, shape_.kv_heads, listed_shape_.sel_count);
   traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
-  for (size_t at = 0; at < order_.size(); at += size_t(segment.sharing->group_rows)) {
+  for (size_t at = 0; at < order_.size(); at += segment.sharing->group_rows) {
     const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
     const int64_t chooser = run.first_row + chooser_of(group, run.last);
     for (const int row : group)

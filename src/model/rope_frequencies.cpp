@@ -6,6 +6,8 @@
 namespace hunch {
 namespace {
 
+using Kind = RopeScaling::Kind;
+
 // Long wavelengths are divided by the factor, short ones kept, those between blended linearly in 1 / wavelength.
 double llama3_scaled(double freq, const RopeScaling& s) {
   const double wavelength = 2 * std::numbers::pi / freq;
@@ -29,7 +31,7 @@ RopeFrequencies rope_frequencies(const ModelShape& shape) {
   RopeFrequencies out;
   out.inv_freq.resize(dim / 2);
   double low = 0, high = 1;
-  if (s.kind == RopeScaling::Kind::Yarn) {
+  if (s.kind == Kind::Yarn) {
     low = yarn_dimension(s.beta_fast, dim, shape.rope_theta, s.original_context);
     high = yarn_dimension(s.beta_slow, dim, shape.rope_theta, s.original_context);
     if (s.truncate) low = std::floor(low), high = std::ceil(high);
@@ -40,10 +42,10 @@ RopeFrequencies rope_frequencies(const ModelShape& shape) {
   for (int i = 0; i < dim / 2; ++i) {
     double freq = 1 / std::pow(shape.rope_theta, 2.0 * i / dim);
     switch (s.kind) {
-      case RopeScaling::Kind::None: break;
-      case RopeScaling::Kind::Linear: freq /= s.factor; break;
-      case RopeScaling::Kind::Llama3: freq = llama3_scaled(freq, s); break;
-      case RopeScaling::Kind::Yarn: {
+      case Kind::None: break;
+      case Kind::Linear: freq /= s.factor; break;
+      case Kind::Llama3: freq = llama3_scaled(freq, s); break;
+      case Kind::Yarn: {
         const double ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);  // 0: keep, 1: interpolate
         freq = freq / s.factor * ramp + freq * (1 - ramp);
         break;

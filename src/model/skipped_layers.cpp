@@ -1,9 +1,9 @@
 #include "model/skipped_layers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -30,9 +30,9 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
     if (count < 0) return no_such_form();
     if (count > spare)
       return usage_error(
-          fmt::format("{} layers to skip: the model has {}, of which the first and the last {} always run; skip at most {}, or "
-                      "name the layers",
-              count, layers, kKeptEnds, spare));
+          "{} layers to skip: the model has {}, of which the first and the last {} always run; skip at most {}, or "
+          "name the layers",
+          count, layers, kKeptEnds, spare);
     // The middles of `count` equal parts.
     for (int i = 0; i < count; ++i) skipped[kKeptEnds + (2 * i + 1) * spare / (2 * count)] = 1;
     return count > 0 ? skipped : std::vector<uint8_t>{};
@@ -42,12 +42,11 @@ Result<std::vector<uint8_t>> skipped_layers(std::string_view text, int layers) {
     const size_t end = std::min(text.find(',', at), text.size());
     const int layer = number_of(text.substr(at, end - at));
     if (layer < 0) return no_such_form();
-    if (layer >= layers) return usage_error(fmt::format("layer {} to skip: the model has {}, counted from 0", layer, layers));
+    if (layer >= layers) return usage_error("layer {} to skip: the model has {}, counted from 0", layer, layers);
     skipped[layer] = 1;
     at = end + 1;
   }
-  if (std::ranges::count(skipped, uint8_t(0)) == 0)
-    return usage_error(fmt::format("all {} layers to skip: at least one must run", layers));
+  if (std::ranges::count(skipped, uint8_t(0)) == 0) return usage_error("all {} layers to skip: at least one must run", layers);
   return skipped;
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/usage.h"
+#include "base/failure.h"
 
 namespace hunch {
 

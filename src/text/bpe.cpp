@@ -2,13 +2,12 @@
 // milliseconds, and a look-up in the merge loop touches one cache line.
 #include "text/bpe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <functional>
 
 #include "base/check.h"
+#include "base/failure.h"
 #include "text/byte_alphabet.h"
 #include "text/excerpt.h"
 
@@ -25,6 +24,10 @@ size_t hash_of(uint64_t pair) {
   return pair ^ pair >> 29;
 }
 
+Error too_long(int32_t id, size_t length) {
+  return failure("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, length);
+}
+
 // Slots for `n` entries at a load of at most a half.
 size_t num_slots(size_t n) { return std::bit_ceil(std::max<size_t>(16, 2 * n)); }
 
@@ -39,9 +42,8 @@ void Bpe::reserve(size_t num_tokens, size_t num_token_bytes, size_t num_merges) 
 
 Status Bpe::place(int32_t id, size_t offset, Kind kind) {
   const size_t length = arena_.size() - offset;
-  if (id < 0 || id >= kMaxVocab) return Error{fmt::format("token id out of range (0 to {}): {}", kMaxVocab - 1, id)};
-  if (length > kMaxTokenBytes)
-    return Error{fmt::format("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, length)};
+  if (id < 0 || id >= kMaxVocab) return failure("token id out of range (0 to {}): {}", kMaxVocab - 1, id);
+  if (length > kMaxTokenBytes) return too_long(id, length);
   if (arena_.size() > UINT32_MAX) return Error{"the tokens together are longer than 4 GiB"};
   if (size_t(id) >= tokens_.size()) tokens_.resize(id + 1);
   tokens_[id] = {uint32_t(offset), uint16_t(length), kind};
@@ -51,9 +53,8 @@ Status Bpe::place(int32_t id, size_t offset, Kind kind) {
 
 Status Bpe::add_token(int32_t id, std::string_view spelling) {
   // Two bytes at most spell one: refuse before copying.
-  if (spelling.size() > 2 * kMaxTokenBytes)
-    return Error{fmt::format("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, spelling.size())};
-  if (has(id)) return Error{fmt::format("two tokens have one id: {}", id)};
+  if (spelling.size() > 2 * kMaxTokenBytes) return too_long(id, spelling.size());
+  if (has(id)) return failure("two tokens have one id: {}", id);
   const size_t offset = arena_.size();
   const bool word = append_spelt_bytes(spelling, arena_);
   if (!word) arena_ += spelling;
@@ -64,8 +65,7 @@ Status Bpe::add_token(int32_t id, std::string_view spelling) {
 }
 
 Status Bpe::add_text(int32_t id, std::string_view bytes) {
-  if (bytes.size() > kMaxTokenBytes)
-    return Error{fmt::format("token longer than {} bytes: id {}, {} bytes", kMaxTokenBytes, id, bytes.size())};
+  if (bytes.size() > kMaxTokenBytes) return too_long(id, bytes.size());
   const size_t offset = arena_.size();
   arena_ += bytes;
   if (has(id)) {
@@ -74,7 +74,7 @@ Status Bpe::add_text(int32_t id, std::string_view bytes) {
       arena_.resize(offset);
       return {};
     }
-    return Error{fmt::format("added token has the id of another token: {} (id {})", excerpt(bytes), id)};
+    return failure("added token has the id of another token: {} (id {})", excerpt(bytes), id);
   }
   return place(id, offset, Kind::Text);
 }
@@ -87,7 +87,7 @@ Status Bpe::index(int32_t id) {
       if (other >= 0) *free_slot(bytes(other)) = other;
   }
   int32_t* slot = free_slot(bytes(id));
-  if (!slot) return Error{fmt::format("token given twice: {} (id {})", excerpt(bytes(id)), id)};
+  if (!slot) return failure("token given twice: {} (id {})", excerpt(bytes(id)), id);
   *slot = id;
   ++num_indexed_;
   return {};
@@ -120,7 +120,7 @@ std::optional<int32_t> Bpe::find_spelling(std::string_view spelling) const {
 
 Status Bpe::add_merge(std::string_view left, std::string_view right) {
   const auto missing = [&](std::string_view token) {
-    return Error{fmt::format("merge {} names a token that the vocabulary lacks: {}", next_rank_, excerpt(token))};
+    return failure("merge {} names a token that the vocabulary lacks: {}", next_rank_, excerpt(token));
   };
   for (const std::string_view part : {left, right})
     if (part.size() > 2 * kMaxTokenBytes) return missing(part);  // two bytes at most spell one
@@ -175,7 +175,7 @@ Status Bpe::finish(bool whole_words) {
   for (int b = 0; b < 256; ++b) {
     const char byte = char(b);
     const auto id = find({&byte, 1});
-    if (!id) return Error{fmt::format("not a byte-level vocabulary: no token for byte 0x{:02X}", b)};
+    if (!id) return failure("not a byte-level vocabulary: no token for byte 0x{:02X}", b);
     byte_ids_[b] = *id;
   }
   return {};
@@ -209,14 +209,10 @@ void Bpe::merge_short(std::string_view word, std::vector<int32_t>& out) const {
   for (size_t i = 0; i < n; ++i) ids[i] = byte_ids_[uint8_t(word[i])];
   for (size_t i = 0; i < n; ++i) look(i);
   while (n > 1) {
-    const size_t best = size_t(std::min_element(ranks, ranks + n) - ranks);  // the leftmost of equals
+    const size_t best = std::min_element(ranks, ranks + n) - ranks;  // the leftmost of equals
     if (ranks[best] == kNoRank) break;
     ids[best] = merged[best];
-    for (size_t i = best + 1; i + 1 < n; ++i) {
-      ids[i] = ids[i + 1];
-      ranks[i] = ranks[i + 1];
-      merged[i] = merged[i + 1];
-    }
+    for (size_t i = best + 1; i + 1 < n; ++i) ids[i] = ids[i + 1], ranks[i] = ranks[i + 1], merged[i] = merged[i + 1];
     --n;
     look(best);
     if (best > 0) look(best - 1);

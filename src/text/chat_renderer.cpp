@@ -1,10 +1,11 @@
 // See chat_renderer.h.
 #include "text/chat_renderer.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -47,12 +48,12 @@ std::span<const std::string_view> reserved_template_names() { return kReserved; 
 Status check_template_kwargs(const Json& kwargs) {
   if (!kwargs.is_object()) return usage_error("chat_template_kwargs must be an object");
   if (depth_of(kwargs, kMaxKwargsDepth + 1) > kMaxKwargsDepth)
-    return usage_error(fmt::format("chat_template_kwargs is nested deeper than {}", kMaxKwargsDepth));
+    return usage_error("chat_template_kwargs is nested deeper than {}", kMaxKwargsDepth);
   if (kwargs.dump(-1, ' ', false, Json::error_handler_t::replace).size() > kMaxKwargsBytes)
-    return usage_error(fmt::format("chat_template_kwargs is longer than {} KiB", kMaxKwargsBytes >> 10));
+    return usage_error("chat_template_kwargs is longer than {} KiB", kMaxKwargsBytes >> 10);
   for (const auto& [name, value] : kwargs.items())
-    if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved))
-      return usage_error(fmt::format("chat_template_kwargs must not set a variable of the request itself: {}", name));
+    if (std::ranges::find(kReserved, name) != std::end(kReserved))
+      return usage_error("chat_template_kwargs must not set a variable of the request itself: {}", name);
   return {};
 }
 
@@ -70,10 +71,10 @@ std::string known_chat_templates() {
 
 Result<ChatRenderer> ChatRenderer::make(std::string_view source, const Tokenizer& tokenizer, const TemplateLimits& limits) {
   if (source.empty())
-    return Error{
-        fmt::format("the model brings no chat template: send plain prompts (/v1/completions), or name one with "
-                    "--chat-template ({}) or --chat-template-file",
-            known_chat_templates())};
+    return failure(
+        "the model brings no chat template: send plain prompts (/v1/completions), or name one with "
+        "--chat-template ({}) or --chat-template-file",
+        known_chat_templates());
   HUNCH_TRY(ChatTemplate compiled, ChatTemplate::compile(source));
   ChatRenderer out(std::move(compiled), tokenizer, limits);
   if (tokenizer.bos_id()) out.marks_.push_back({"bos_token", std::string(tokenizer.token_bytes(*tokenizer.bos_id()))});

@@ -1,8 +1,7 @@
 // See chat_template.h. The language itself is in jinja/.
 #include "text/chat_template.h"
 
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"
@@ -21,8 +20,7 @@ constexpr std::string_view kRoles[] = {
     "system", "user", "assistant", "tool", "developer", "function", "ipython", "observation", "model"};
 
 Result<Value> convert(const Json& json, Heap& heap, int depth) {
-  if (depth > jinja::kMaxDepth)
-    return usage_error(fmt::format("a value for the chat template is nested deeper than {}", jinja::kMaxDepth));
+  if (depth > jinja::kMaxDepth) return usage_error("a value for the chat template is nested deeper than {}", jinja::kMaxDepth);
   switch (json.type()) {
     case Json::value_t::null: return Value::none();
     case Json::value_t::boolean: return Value::of(json.get<bool>());
@@ -35,7 +33,7 @@ Result<Value> convert(const Json& json, Heap& heap, int depth) {
     case Json::value_t::string: {  // borrowed: the JSON outlives the rendering
       const std::string& text = json.get_ref<const std::string&>();
       if (const auto at = first_invalid_utf8(text))
-        return usage_error(fmt::format("a text for the chat template is not valid UTF-8: at byte {} of {}", *at, excerpt(text)));
+        return usage_error("a text for the chat template is not valid UTF-8: at byte {} of {}", *at, excerpt(text));
       return make_text(heap, jinja::Text{.bytes = text});
     }
     case Json::value_t::array: {
@@ -95,9 +93,8 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::compile(std::string_view source) {
   if (source.size() > jinja::kMaxTemplateBytes)
-    return Error{fmt::format("the chat template is too long: {} bytes, at most {}", source.size(), jinja::kMaxTemplateBytes)};
-  if (const auto at = first_invalid_utf8(source))
-    return Error{fmt::format("the chat template is not valid UTF-8: at byte {}", *at)};
+    return failure("the chat template is too long: {} bytes, at most {}", source.size(), jinja::kMaxTemplateBytes);
+  if (const auto at = first_invalid_utf8(source)) return failure("the chat template is not valid UTF-8: at byte {}", *at);
   HUNCH_TRY(jinja::Program program, jinja::parse(source));
   return ChatTemplate(std::make_unique<Compiled>(Compiled{std::move(program)}));
 }

@@ -25,8 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const hunch::RenderedChat& chat = rendered.value();
   HUNCH_CHECK(chat.text.size() <= limits.output_bytes);
   HUNCH_CHECK(!hunch::first_invalid_utf8(chat.text));
-  const bool writes_it = input.substr(0, cut).find('\\') != std::string_view::npos ||
-      input.substr(0, cut).find("\xF3\xA0\x80\x81") != std::string_view::npos;
+  const bool writes_it =
+      input.substr(0, cut).find('\\') != input.npos || input.substr(0, cut).find("\xF3\xA0\x80\x81") != input.npos;
   size_t before = 0;
   for (const auto& [begin, end] : chat.trusted) {
     HUNCH_CHECK(begin >= before && begin < end && end <= chat.text.size());

@@ -1,8 +1,6 @@
 // Every line of models/golden/text/lines.json against what the PyPI package `tokenizers` made of it
 // (models/golden/make_text_golden.py).
 
-#include <nlohmann/json.hpp>
-
 #include "text/detokenizer.h"
 #include "text/test_data.h"
 #include "text/tokenizer.h"

@@ -3,7 +3,6 @@
 #include "text/grammar.h"
 
 #include <dlpack/dlpack.h>
-#include <fmt/format.h>
 #include <pthread.h>
 #include <time.h>
 #include <xgrammar/xgrammar.h>
@@ -13,10 +12,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <stdexcept>
-#include <utility>
 
+#include "base/failure.h"
 #include "text/dialects.h"
 #include "text/excerpt.h"
 #include "text/grammar_check.h"
@@ -153,12 +151,12 @@ struct GrammarCompiler::Job {
   std::mutex mutex;
   std::condition_variable ended;
   bool done = false;
-  std::shared_ptr<const CompiledGrammar> grammar;
+  SharedGrammar grammar;
   std::string error;
 
   void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, const std::set<std::string>& patterns, int64_t vocab,
       const std::vector<int32_t>& end_ids) {
-    std::shared_ptr<const CompiledGrammar> made;
+    SharedGrammar made;
     std::string failed;
     xgrammar::first_warning.clear();
     try {
@@ -230,7 +228,7 @@ GrammarCompiler::~GrammarCompiler() {
     else straggler.thread.detach(), g_left_behind = true;
 }
 
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const StructuredOutput& wanted) {
+Result<SharedGrammar> GrammarCompiler::compile(const StructuredOutput& wanted) {
   HUNCH_CHECK(wanted.kind != Kind::None);
   const std::string key = key_of(wanted);
   {
@@ -246,14 +244,14 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const St
   HUNCH_TRY(auto grammar, compile_within_limits(wanted, patterns));
   const char* name = name_of(wanted.kind);
   if (grammar->bytes() > limits_.grammar_bytes)
-    return usage_error(fmt::format("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name,
-        grammar->bytes() >> 20, limits_.grammar_bytes >> 20));
+    return usage_error("{}: schema_too_complex: {} MiB compiled; at most {} are possible", name, grammar->bytes() >> 20,
+        limits_.grammar_bytes >> 20);
   keep(key, grammar);
   return grammar;
 }
 
 // Nothing can stop a compilation, so one past its time goes on alone. While that is so of several, no others are begun.
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_limits(
+Result<SharedGrammar> GrammarCompiler::compile_within_limits(
     const StructuredOutput& wanted, const std::set<std::string>& patterns) {
   const char* name = name_of(wanted.kind);
   {
@@ -273,14 +271,14 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile_within_l
   if (!job->wait(worker, limits_.seconds)) {
     const std::lock_guard lock(mutex_);
     stragglers_.push_back({job, std::move(worker)});
-    return usage_error(fmt::format("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds));
+    return usage_error("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds);
   }
   worker.join();
-  if (!job->error.empty()) return usage_error(fmt::format("{}: {}", name, job->error));
+  if (!job->error.empty()) return usage_error("{}: {}", name, job->error);
   return std::move(job->grammar);
 }
 
-void GrammarCompiler::keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>& grammar) {
+void GrammarCompiler::keep(const std::string& key, const SharedGrammar& grammar) {
   const std::lock_guard lock(mutex_);
   cache_.push_front({key, grammar});
   cached_bytes_ += grammar->bytes() + key.size();
@@ -296,12 +294,12 @@ size_t GrammarCompiler::cached_bytes() const {
 }
 
 struct GrammarState::Matcher {
-  explicit Matcher(std::shared_ptr<const CompiledGrammar> of)
+  explicit Matcher(SharedGrammar of)
       : grammar(std::move(of)),
         compiled(static_cast<const Compiled&>(*grammar)),
         tokens(compiled.tokens()),
         matcher(compiled.grammar) {}
-  std::shared_ptr<const CompiledGrammar> grammar;
+  SharedGrammar grammar;
   const Compiled& compiled;
   const std::vector<std::string>& tokens;
   xgrammar::GrammarMatcher matcher;
@@ -311,7 +309,7 @@ struct GrammarState::Matcher {
   void drop_refused(std::span<uint32_t> mask) const {
     const JsonGuard::State state = guards.back();
     const auto check = [&](int32_t id) {
-      uint32_t& word = mask[size_t(id) / 32];
+      uint32_t& word = mask[id / 32];
       const uint32_t bit = 1u << (id % 32);
       if (word & bit && JsonGuard::next(state, tokens[id]) == JsonGuard::kRefused) word &= ~bit;
     };
@@ -332,7 +330,7 @@ struct GrammarState::Matcher {
   }
   void give_back(int64_t steps) {
     matcher.Rollback(int(steps));
-    if (guarded()) guards.resize(guards.size() - size_t(steps));
+    if (guarded()) guards.resize(guards.size() - steps);
   }
   bool may_follow(int byte) {
     if (!take(uint8_t(byte))) return false;
@@ -354,9 +352,9 @@ struct GrammarState::Matcher {
   }
 };
 
-GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, const GrammarCompiler& compiler)
+GrammarState::GrammarState(SharedGrammar grammar, const GrammarCompiler& compiler)
     : GrammarState(std::move(grammar), compiler.vocab(), compiler.end_ids()) {}
-GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar> grammar, int64_t vocab, std::vector<int32_t> end_ids)
+GrammarState::GrammarState(SharedGrammar grammar, int64_t vocab, std::vector<int32_t> end_ids)
     : matcher_(std::make_unique<Matcher>(std::move(grammar))), vocab_(vocab), end_ids_(std::move(end_ids)) {}
 GrammarState::~GrammarState() = default;
 GrammarState::GrammarState(GrammarState&&) noexcept = default;
@@ -420,7 +418,7 @@ void GrammarState::fill_mask(std::span<uint32_t> words) {
   }
   const bool may_end = ends_ > 0 || complete();
   for (const int32_t id : end_ids_) {
-    uint32_t& word = words[size_t(id) / 32];
+    uint32_t& word = words[id / 32];
     const uint32_t bit = 1u << (id % 32);
     word = may_end ? word | bit : word & ~bit;
   }

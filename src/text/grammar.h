@@ -30,6 +30,7 @@ class CompiledGrammar {
   virtual ~CompiledGrammar() = default;
   virtual size_t bytes() const = 0;  // about
 };
+using SharedGrammar = std::shared_ptr<const CompiledGrammar>;
 
 // What compiling may cost. The defaults are what a server can bear per request.
 struct GrammarLimits {
@@ -53,7 +54,7 @@ class GrammarCompiler {
 
   // Errors (usage): not well-formed, a construct that could not be kept to the letter, nothing that fits it, too complex for the
   // limits. The message names the place where that is known.
-  Result<std::shared_ptr<const CompiledGrammar>> compile(const StructuredOutput&);
+  Result<SharedGrammar> compile(const StructuredOutput&);
 
   int64_t vocab() const { return vocab_; }
   const std::vector<int32_t>& end_ids() const { return end_ids_; }
@@ -68,11 +69,10 @@ class GrammarCompiler {
   };
   struct Kept {
     std::string key;
-    std::shared_ptr<const CompiledGrammar> grammar;
+    SharedGrammar grammar;
   };
-  Result<std::shared_ptr<const CompiledGrammar>> compile_within_limits(
-      const StructuredOutput&, const std::set<std::string>& patterns);
-  void keep(const std::string& key, const std::shared_ptr<const CompiledGrammar>&);
+  Result<SharedGrammar> compile_within_limits(const StructuredOutput&, const std::set<std::string>& patterns);
+  void keep(const std::string& key, const SharedGrammar&);
 
   int64_t vocab_;
   std::vector<int32_t> end_ids_;
@@ -87,8 +87,8 @@ class GrammarCompiler {
 // Where one output stands in its grammar. Not thread-safe.
 class GrammarState {
  public:
-  GrammarState(std::shared_ptr<const CompiledGrammar>, const GrammarCompiler&);
-  GrammarState(std::shared_ptr<const CompiledGrammar>, int64_t vocab, std::vector<int32_t> end_ids);
+  GrammarState(SharedGrammar, const GrammarCompiler&);
+  GrammarState(SharedGrammar, int64_t vocab, std::vector<int32_t> end_ids);
   ~GrammarState();
   GrammarState(GrammarState&&) noexcept;
 

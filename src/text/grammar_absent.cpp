@@ -12,13 +12,13 @@ bool grammars_available() { return false; }
 GrammarCompiler::GrammarCompiler(const Tokenizer&, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits limits)
     : vocab_(vocab), end_ids_(std::move(end_ids)), limits_(limits) {}
 GrammarCompiler::~GrammarCompiler() = default;
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const StructuredOutput&) {
+Result<SharedGrammar> GrammarCompiler::compile(const StructuredOutput&) {
   return usage_error("structured output is not in this build: run scripts/third_party, then build again");
 }
 size_t GrammarCompiler::cached_bytes() const { return 0; }
 
 // Without a compiled grammar there is no state.
-GrammarState::GrammarState(std::shared_ptr<const CompiledGrammar>, const GrammarCompiler&) { HUNCH_CHECK(grammars_available()); }
+GrammarState::GrammarState(SharedGrammar, const GrammarCompiler&) { HUNCH_CHECK(grammars_available()); }
 GrammarState::~GrammarState() = default;
 GrammarState::GrammarState(GrammarState&&) noexcept = default;
 bool GrammarState::accept(int32_t) { return false; }

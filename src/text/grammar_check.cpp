@@ -1,14 +1,12 @@
 // See grammar_check.h. The scan follows schemas only where a schema may stand: examples, defaults and enumerated values are data.
 #include "text/grammar_check.h"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <vector>
 
+#include "base/failure.h"
 #include "base/json_depth.h"
 #include "text/excerpt.h"
 #include "text/unicode.h"
@@ -42,8 +40,9 @@ constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "defin
 constexpr std::array kLists = {"anyOf", "oneOf", "allOf", "prefixItems"};
 constexpr std::array kSingles = {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"};
 
-Error refuse(std::string_view where, const std::string& why) {
-  return usage_error(fmt::format("json_schema, at {}: {}", where.empty() ? "the root" : where, why));
+template <class... T>
+Error refuse(std::string_view where, fmt::format_string<T...> why, T&&... values) {
+  return usage_error("json_schema, at {}: {}", where.empty() ? "the root" : where, fmt::format(why, std::forward<T>(values)...));
 }
 
 class SchemaCheck {
@@ -51,8 +50,7 @@ class SchemaCheck {
   SchemaCheck(element root, std::set<std::string>* patterns) : root_(root), patterns_(patterns) {}
 
   Status check(element schema, const std::string& where) {
-    if (++values_ > kMaxSchemaValues)
-      return refuse(where, fmt::format("schema_too_complex: more than {} schemas in it", kMaxSchemaValues));
+    if (++values_ > kMaxSchemaValues) return refuse(where, "schema_too_complex: more than {} schemas in it", kMaxSchemaValues);
     if (schema.is_bool()) return {};
     object members;
     if (schema.get(members) != SUCCESS) return refuse(where, "a schema must be an object, true or false");
@@ -72,24 +70,31 @@ class SchemaCheck {
     element value;
     return members[key].get(value) == SUCCESS;
   }
+  // Neither left out nor false.
+  static bool says(object members, const char* key) {
+    element value;
+    return members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value));
+  }
+
+  static bool is_integer(object members) {
+    std::string_view type;
+    return members["type"].get(type) == SUCCESS && type == "integer";
+  }
 
   static Status check_supported(object members, const std::string& where) {
     for (const char* key : kUnsupported)
-      if (element value; members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value)))
+      if (says(members, key))
         return refuse(where,
-            fmt::format("'{}' is not supported; state it by other keywords, or leave it out and check the "
-                        "output afterwards",
-                key));
+            "'{}' is not supported; state it by other keywords, or leave it out and check the "
+            "output afterwards",
+            key);
     if ((has(members, "pattern") || has(members, "format")) && (has(members, "minLength") || has(members, "maxLength")))
       return refuse(where, "lengths beside a pattern or a format are not supported; put the length into the pattern");
-    if (has(members, "multipleOf")) {
-      std::string_view type;
-      if (members["type"].get(type) != SUCCESS || type != "integer")
-        return refuse(where, "'multipleOf' is supported for type integer only");
-    }
+    if (has(members, "multipleOf") && !is_integer(members))
+      return refuse(where, "'multipleOf' is supported for type integer only");
     if (std::string_view format; members["format"].get(format) == SUCCESS) {
       for (const char* name : kUnsupportedFormats)
-        if (format == name) return refuse(where, fmt::format("format '{}' is not supported; say it by a 'pattern'", name));
+        if (format == name) return refuse(where, "format '{}' is not supported; say it by a 'pattern'", name);
       if (has(members, "pattern") && std::ranges::find(kFormats, format) != kFormats.end())
         return refuse(where, "a pattern beside a format is not supported; leave one out");
     }
@@ -98,8 +103,7 @@ class SchemaCheck {
 
   // Numbers between two are written with at most six decimals.
   static Status check_range(object members, const std::string& where) {
-    std::string_view type;
-    const double unit = members["type"].get(type) == SUCCESS && type == "integer" ? 1 : 1e6;
+    const double unit = is_integer(members) ? 1 : 1e6;
     double least = -INFINITY, most = INFINITY, x = 0;  // in units
     const auto bound = [&](const char* key) {
       if (members[key].get(x) != SUCCESS) return false;
@@ -123,12 +127,8 @@ class SchemaCheck {
     if (array required; members["required"].get(required) == SUCCESS)
       for (const element name : required)
         if (std::string_view text; name.get(text) == SUCCESS && (!named || properties[text].error() != SUCCESS))
-          return refuse(where, fmt::format("'required' names {}, which is not among 'properties'; add it there", excerpt(text)));
-    const auto open = [&](const char* key) {
-      element value;
-      return members[key].get(value) == SUCCESS && !(value.is_bool() && !bool(value));
-    };
-    const bool others = open("additionalProperties") || open("unevaluatedProperties");
+          return refuse(where, "'required' names {}, which is not among 'properties'; add it there", excerpt(text));
+    const bool others = says(members, "additionalProperties") || says(members, "unevaluatedProperties");
     object by_pattern;
     const bool patterns = members["patternProperties"].get(by_pattern) == SUCCESS;
     const bool formed = has(members, "propertyNames");
@@ -146,27 +146,23 @@ class SchemaCheck {
     const char* leading = nullptr;
     for (const char* key : kLeading)
       if (has(members, key)) {
-        if (leading) return refuse(where, fmt::format("'{}' beside '{}' is not supported; use one of them", key, leading));
+        if (leading) return refuse(where, "'{}' beside '{}' is not supported; use one of them", key, leading);
         leading = key;
       }
     if (!leading) {
       for (const char* key : kTelling)
         if (has(members, key)) return {};
       for (const char* key : kConstraints)
-        if (has(members, key)) return refuse(where, fmt::format("'{}' without a 'type' is not supported; say the type", key));
+        if (has(members, key)) return refuse(where, "'{}' without a 'type' is not supported; say the type", key);
       return {};
     }
-    if (element all; members["allOf"].get(all) == SUCCESS) {
-      array parts;
-      if (all.get(parts) == SUCCESS && parts.size() != 1)
-        return refuse(where, "'allOf' of more than one schema is not supported; merge them");
-    }
+    if (array parts; members["allOf"].get(parts) == SUCCESS && parts.size() != 1)
+      return refuse(where, "'allOf' of more than one schema is not supported; merge them");
     // A type beside listed values is common and only says what the values are.
     const bool listed = std::string_view(leading) == "const" || std::string_view(leading) == "enum";
     for (const char* key : kConstraints)
       if (has(members, key) && !(listed && std::string_view(key) == "type"))
-        return refuse(
-            where, fmt::format("'{}' beside '{}' is not supported; put it into the schemas of '{}'", key, leading, leading));
+        return refuse(where, "'{}' beside '{}' is not supported; put it into the schemas of '{}'", key, leading, leading);
     return listed ? check_listed(members, where) : Status{};
   }
 
@@ -191,7 +187,7 @@ class SchemaCheck {
   static Status check_listed(object members, const std::string& where) {
     for (const char* key : {"const", "enum"})
       if (element value; members[key].get(value) == SUCCESS && has_large(value))
-        return refuse(where, fmt::format("'{}' has a whole number above 9223372036854775807; make it a string", key));
+        return refuse(where, "'{}' has a whole number above 9223372036854775807; make it a string", key);
     element type;
     if (members["type"].get(type) != SUCCESS) return {};
     const auto allowed = [&](element value) {
@@ -215,16 +211,15 @@ class SchemaCheck {
       element value;
       if (members[key].get(value) != SUCCESS) continue;
       int64_t count = 0;
-      if (value.get(count) != SUCCESS || count < 0)
-        return refuse(where, fmt::format("'{}' must be a whole number, 0 or more", key));
+      if (value.get(count) != SUCCESS || count < 0) return refuse(where, "'{}' must be a whole number, 0 or more", key);
       if (count > kMaxRepetitions)
-        return refuse(where, fmt::format("schema_too_complex: '{}' is {}; at most {} is possible", key, count, kMaxRepetitions));
+        return refuse(where, "schema_too_complex: '{}' is {}; at most {} is possible", key, count, kMaxRepetitions);
     }
     if (array values; members["enum"].get(values) == SUCCESS) {
       enumerated_ += std::ssize(values);
       if (values.size() == 0) return refuse(where, "'enum' has no values: nothing could be said");
       if (enumerated_ > kMaxEnumValues)
-        return refuse(where, fmt::format("schema_too_complex: more than {} enumerated values", kMaxEnumValues));
+        return refuse(where, "schema_too_complex: more than {} enumerated values", kMaxEnumValues);
     }
     if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_pattern("pattern", pattern);
     return {};
@@ -241,8 +236,7 @@ class SchemaCheck {
     if (to == "#") return root_;
     element found;
     if (!to.starts_with("#/")) return refuse(where, "'$ref' must point into this schema (#/...); nothing is fetched");
-    if (root_.at_pointer(to.substr(1)).get(found) != SUCCESS)
-      return refuse(where, "'$ref' points to nothing: " + std::string(to));
+    if (root_.at_pointer(to.substr(1)).get(found) != SUCCESS) return refuse(where, "'$ref' points to nothing: {}", to);
     return found;
   }
 
@@ -284,11 +278,11 @@ class SchemaCheck {
 
 Status check_schema(const std::string& text, std::set<std::string>* patterns) {
   if (nested_deeper_than(text, kMaxSchemaDepth))
-    return usage_error(fmt::format("json_schema: schema_too_complex: values nested deeper than {}", kMaxSchemaDepth));
+    return usage_error("json_schema: schema_too_complex: values nested deeper than {}", kMaxSchemaDepth);
   simdjson::dom::parser parser;
   element root;
   if (const auto error = parser.parse(text).get(root); error != SUCCESS)
-    return usage_error(fmt::format("json_schema: not valid JSON: {}", simdjson::error_message(error)));
+    return usage_error("json_schema: not valid JSON: {}", simdjson::error_message(error));
   if (root.is_bool() && !bool(root)) return usage_error("json_schema: the schema false allows no output at all");
   return SchemaCheck(root, patterns).check(root, "");
 }
@@ -311,7 +305,7 @@ Status check_anchors(std::string_view pattern) {
     else if (in_class) in_class = c != ']';
     else if (c == '[') in_class = true;
     else if ((c == '^' && i > 0) || (c == '$' && i + 1 < pattern.size()))
-      return usage_error(fmt::format("regex: '{}' at byte {} is not supported; the whole output must match anyway", c, i));
+      return usage_error("regex: '{}' at byte {} is not supported; the whole output must match anyway", c, i);
   }
   return {};
 }
@@ -341,7 +335,7 @@ Status check_repetitions(std::string_view what, std::string_view pattern) {
     } else if (c == '(') {
       copies.push_back(1);
       if (copies.size() > kMaxSchemaDepth)
-        return usage_error(fmt::format("{}: schema_too_complex: groups nested deeper than {}", what, kMaxSchemaDepth));
+        return usage_error("{}: schema_too_complex: groups nested deeper than {}", what, kMaxSchemaDepth);
     } else if (c == ')' && copies.size() > 1) {
       last = copies.back();
       copies.pop_back();
@@ -354,7 +348,7 @@ Status check_repetitions(std::string_view what, std::string_view pattern) {
       if (at < pattern.size() && pattern[at] == ',') most = std::max(most, number(pattern, ++at));
       if (most > kMaxRepetitions || last * most > kMaxRepetitions)
         return usage_error(
-            fmt::format("{}: schema_too_complex: the repetition at byte {} makes more than {} copies", what, i, kMaxRepetitions));
+            "{}: schema_too_complex: the repetition at byte {} makes more than {} copies", what, i, kMaxRepetitions);
       last *= most;
       copies.back() = std::max(copies.back(), last);
       i = at;  // its digits are no items
@@ -370,13 +364,11 @@ Status check_structured(const StructuredOutput& wanted, std::set<std::string>* p
   const char* name = wanted.kind == Kind::JsonSchema ? "json_schema" : wanted.kind == Kind::Regex ? "regex" : "grammar";
   const bool has_text = wanted.kind == Kind::JsonSchema || wanted.kind == Kind::Regex || wanted.kind == Kind::Grammar;
   if (has_text) {
-    if (wanted.text.empty()) return usage_error(fmt::format("{} is empty; say what the output must look like", name));
+    if (wanted.text.empty()) return usage_error("{} is empty; say what the output must look like", name);
     if (wanted.text.size() > kMaxGrammarBytes)
-      return usage_error(
-          fmt::format("{}: schema_too_complex: {} bytes; at most {} are possible", name, wanted.text.size(), kMaxGrammarBytes));
-    if (const auto at = first_invalid_utf8(wanted.text))
-      return usage_error(fmt::format("{} is not valid UTF-8 from byte {} on", name, *at));
-    if (wanted.text.find('\0') != wanted.text.npos) return usage_error(fmt::format("{} has a NUL byte", name));
+      return usage_error("{}: schema_too_complex: {} bytes; at most {} are possible", name, wanted.text.size(), kMaxGrammarBytes);
+    if (const auto at = first_invalid_utf8(wanted.text)) return usage_error("{} is not valid UTF-8 from byte {} on", name, *at);
+    if (wanted.text.find('\0') != wanted.text.npos) return usage_error("{} has a NUL byte", name);
   }
   switch (wanted.kind) {
     case Kind::JsonSchema: return check_schema(wanted.text, patterns);
@@ -385,19 +377,18 @@ Status check_structured(const StructuredOutput& wanted, std::set<std::string>* p
     case Kind::Choice: {
       if (wanted.choices.empty()) return usage_error("choice has no texts; give at least one");
       if (wanted.choices.size() > kMaxChoices)
-        return usage_error(
-            fmt::format("choice: schema_too_complex: {} texts; at most {} are possible", wanted.choices.size(), kMaxChoices));
+        return usage_error("choice: schema_too_complex: {} texts; at most {} are possible", wanted.choices.size(), kMaxChoices);
       size_t bytes = 0;
       for (size_t i = 0; i < wanted.choices.size(); ++i) {
         const std::string& text = wanted.choices[i];
-        if (text.empty()) return usage_error(fmt::format("choice: text {} is empty", i));
+        if (text.empty()) return usage_error("choice: text {} is empty", i);
         if (const auto at = first_invalid_utf8(text))
-          return usage_error(fmt::format("choice: text {} is not valid UTF-8 from byte {} on", i, *at));
-        if (text.find('\0') != text.npos) return usage_error(fmt::format("choice: text {} has a NUL byte", i));
+          return usage_error("choice: text {} is not valid UTF-8 from byte {} on", i, *at);
+        if (text.find('\0') != text.npos) return usage_error("choice: text {} has a NUL byte", i);
         bytes += text.size();
       }
       if (bytes > kMaxGrammarBytes)
-        return usage_error(fmt::format("choice: schema_too_complex: {} bytes; at most {} are possible", bytes, kMaxGrammarBytes));
+        return usage_error("choice: schema_too_complex: {} bytes; at most {} are possible", bytes, kMaxGrammarBytes);
       return {};
     }
     case Kind::None:

@@ -50,7 +50,7 @@ class Body {
       return good;
     }
     const size_t from = at_;
-    while (at_ < text_.size() && std::string_view(" ()|[\"{").find(text_[at_]) == std::string_view::npos) ++at_;
+    while (at_ < text_.size() && std::string_view(" ()|[\"{").find(text_[at_]) == text_.npos) ++at_;
     const std::string_view name = text_.substr(from, at_ - from);
     if (at_ == from) return ++at_, true;
     const bool given = at_ < text_.size();
@@ -89,7 +89,7 @@ bool next_rule(std::string_view& rules, std::string_view& name, std::string_view
     const std::string_view line = rules.substr(0, rules.find('\n'));
     rules.remove_prefix(std::min(rules.size(), line.size() + 1));
     const size_t sign = line.find(" ::= ");
-    if (sign == std::string_view::npos) continue;
+    if (sign == line.npos) continue;
     name = line.substr(0, std::min(sign, line.find('[')));
     body = line.substr(sign + 5);
     return true;

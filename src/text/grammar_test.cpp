@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <set>
-
 #include "text/grammar_check.h"
 #include "text/grammar_language.h"
 #include "text/test_data.h"
@@ -13,6 +11,7 @@ namespace hunch {
 namespace {
 
 using Kind = StructuredOutput::Kind;
+using enum Kind;
 
 class Grammars : public ::testing::Test {
  protected:
@@ -69,7 +68,7 @@ class Grammars : public ::testing::Test {
       if (!at.accept(id)) return false;
     return at.accept(eos());
   }
-  static bool fits(const std::string& schema, const std::string& text) { return takes(Kind::JsonSchema, schema, text); }
+  static bool fits(const std::string& schema, const std::string& text) { return takes(JsonSchema, schema, text); }
 };
 
 TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
@@ -80,47 +79,46 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
   EXPECT_FALSE(fits(schema, R"({"name": "Ada"})"));
   EXPECT_FALSE(fits(schema, R"({"name": "Ada", "age": "36"})"));
   EXPECT_FALSE(fits(schema, R"({"name": "Ada", "age": 36, "more": 1})"));
-  EXPECT_TRUE(takes(Kind::JsonObject, "", R"({"a": [1, {"b": null}], "c": "é"})"));
-  EXPECT_FALSE(takes(Kind::JsonObject, "", "[1]"));
-  for (const int blanks : {20, 21}) EXPECT_EQ(takes(Kind::JsonObject, "", "{" + std::string(blanks, ' ') + "}"), blanks == 20);
-  EXPECT_FALSE(takes(Kind::JsonObject, "", R"({"a": 1)"));
-  EXPECT_TRUE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "abc-xyx"));
-  EXPECT_FALSE(takes(Kind::Regex, "[a-c]{2,3}-(x|y)+", "a-x"));
-  EXPECT_TRUE(takes(Kind::Regex, R"([\^a]\x61b)", "^ab"));
-  EXPECT_FALSE(takes(Kind::Regex, R"([\^a])", "x"));
-  EXPECT_TRUE(takes(Kind::Grammar, R"(root ::= "\x61b" [\x61b])", "aba"));
-  EXPECT_TRUE(takes(Kind::Choice, "", "a\nb", {"a\nb"}));
-  EXPECT_TRUE(takes(Kind::Choice, "", "say \"no\"\\\n", {"yes", "say \"no\"\\\n"}));
-  EXPECT_FALSE(takes(Kind::Choice, "", "ye", {"yes", "no"}));
+  EXPECT_TRUE(takes(JsonObject, "", R"({"a": [1, {"b": null}], "c": "é"})"));
+  EXPECT_FALSE(takes(JsonObject, "", "[1]"));
+  for (const int blanks : {20, 21}) EXPECT_EQ(takes(JsonObject, "", "{" + std::string(blanks, ' ') + "}"), blanks == 20);
+  EXPECT_FALSE(takes(JsonObject, "", R"({"a": 1)"));
+  EXPECT_TRUE(takes(Regex, "[a-c]{2,3}-(x|y)+", "abc-xyx"));
+  EXPECT_FALSE(takes(Regex, "[a-c]{2,3}-(x|y)+", "a-x"));
+  EXPECT_TRUE(takes(Regex, R"([\^a]\x61b)", "^ab"));
+  EXPECT_FALSE(takes(Regex, R"([\^a])", "x"));
+  EXPECT_TRUE(takes(Grammar, R"(root ::= "\x61b" [\x61b])", "aba"));
+  EXPECT_TRUE(takes(Choice, "", "a\nb", {"a\nb"}));
+  EXPECT_TRUE(takes(Choice, "", "say \"no\"\\\n", {"yes", "say \"no\"\\\n"}));
+  EXPECT_FALSE(takes(Choice, "", "ye", {"yes", "no"}));
   const std::string sums = "root ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" root \")\"";
-  EXPECT_TRUE(takes(Kind::Grammar, sums, "1+(23+4)"));
-  EXPECT_FALSE(takes(Kind::Grammar, sums, "1+(23+4"));
+  EXPECT_TRUE(takes(Grammar, sums, "1+(23+4)"));
+  EXPECT_FALSE(takes(Grammar, sums, "1+(23+4"));
 }
 
 TEST_F(Grammars, ADotOfARegexIsNoLineEnd) {
-  EXPECT_TRUE(takes(Kind::Regex, R"(.[.\]]\.)", "é]."));
-  EXPECT_FALSE(takes(Kind::Regex, ".", "\n"));
-  EXPECT_FALSE(takes(Kind::Regex, R"(\.[.])", ".x"));
+  EXPECT_TRUE(takes(Regex, R"(.[.\]]\.)", "é]."));
+  EXPECT_FALSE(takes(Regex, ".", "\n"));
+  EXPECT_FALSE(takes(Regex, R"(\.[.])", ".x"));
 }
 
 TEST_F(Grammars, AreWhatLlamaCppTakes) {
-  for (const char* text : {"a", "a "}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\" ws # |\nws ::= | \" \"", text)) << text;
-  EXPECT_TRUE(takes(Kind::Grammar, "root ::= . \"b\" .* [.|)] \"(|\"", "éb.(|"));
-  EXPECT_FALSE(takes(Kind::Grammar, "root ::= . \"b\"", "b"));
-  EXPECT_TRUE(takes(Kind::Grammar, "root ::= a.b\na.b ::= \"x\"", "x"));
-  EXPECT_TRUE(takes(Kind::Grammar, R"(root ::= "\[\"" [\]"] "\\")", "[\"]\\"));
-  for (const char* text : {"", "aaa"}) EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"a\"{ ,3}", text)) << text;
-  EXPECT_FALSE(takes(Kind::Grammar, "root ::= \"a\"{,3}", "aaaa"));
-  for (const char* text : {"x", "xy", "xz"})
-    EXPECT_TRUE(takes(Kind::Grammar, "root ::= \"x\" (\"y\" | | b)\nb ::= \"z\" |", text));
+  for (const char* text : {"a", "a "}) EXPECT_TRUE(takes(Grammar, "root ::= \"a\" ws # |\nws ::= | \" \"", text)) << text;
+  EXPECT_TRUE(takes(Grammar, "root ::= . \"b\" .* [.|)] \"(|\"", "éb.(|"));
+  EXPECT_FALSE(takes(Grammar, "root ::= . \"b\"", "b"));
+  EXPECT_TRUE(takes(Grammar, "root ::= a.b\na.b ::= \"x\"", "x"));
+  EXPECT_TRUE(takes(Grammar, R"(root ::= "\[\"" [\]"] "\\")", "[\"]\\"));
+  for (const char* text : {"", "aaa"}) EXPECT_TRUE(takes(Grammar, "root ::= \"a\"{ ,3}", text)) << text;
+  EXPECT_FALSE(takes(Grammar, "root ::= \"a\"{,3}", "aaaa"));
+  for (const char* text : {"x", "xy", "xz"}) EXPECT_TRUE(takes(Grammar, "root ::= \"x\" (\"y\" | | b)\nb ::= \"z\" |", text));
 }
 
 // For every id of the vocabulary, padded rows and special tokens included, at every position of an output.
 TEST_F(Grammars, MasksSayWhatIsAccepted) {
   for (const auto& [kind, grammar, text] : std::vector<std::tuple<Kind, std::string, std::string>>{
-           {Kind::JsonSchema, R"({"type": "object", "properties": {"kö": {"enum": ["ab", 1.5, null]}}, "required": ["kö"]})",
+           {JsonSchema, R"({"type": "object", "properties": {"kö": {"enum": ["ab", 1.5, null]}}, "required": ["kö"]})",
                R"({"kö": "ab"})"},
-           {Kind::Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
+           {Regex, "(foo|bar)[0-9]{2}", "foo12"}}) {
     GrammarState at = state(kind, grammar);
     Ints ids = ids_of(text);
     ids.push_back(eos());
@@ -134,7 +132,7 @@ TEST_F(Grammars, MasksSayWhatIsAccepted) {
 }
 
 TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
-  GrammarState at = state(Kind::Choice, "", {"yes", "yesterday"});
+  GrammarState at = state(Choice, "", {"yes", "yesterday"});
   std::vector<std::vector<uint32_t>> masks{mask(at)};
   const auto ids = ids_of("yesterday");
   for (const int32_t id : ids) {
@@ -174,10 +172,10 @@ TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
   EXPECT_TRUE(fits(any, R"("\ud83D\uDe00 \u00e9 \ud7ff\/")"));
   for (const char* half : {R"("\ud83d\udbff")", R"("\ud83d")", R"("\ud83d\n")", R"("\ud83d\u0041")", R"("\udc00")"})
     EXPECT_FALSE(fits(any, half)) << half;
-  GrammarState at = state(Kind::JsonSchema, bounded);
+  GrammarState at = state(JsonSchema, bounded);
   ASSERT_TRUE(at.accept(ids_of("\"")[0]));
   expect_true_mask(at);
-  GrammarState escape = state(Kind::JsonSchema, any);
+  GrammarState escape = state(JsonSchema, any);
   for (const int32_t id : ids_of(R"("\ud8)")) ASSERT_TRUE(escape.accept(id));
   expect_true_mask(escape);
   escape.reset();
@@ -185,35 +183,35 @@ TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
 }
 
 TEST_F(Grammars, KnowWhatIsForced) {
-  GrammarState at = state(Kind::Regex, "abc(d|e)fgh");
+  GrammarState at = state(Regex, "abc(d|e)fgh");
   EXPECT_EQ(at.forced(100), "abc");
   EXPECT_EQ(at.taken(), 0);
   for (const int32_t id : ids_of("abcd")) ASSERT_TRUE(at.accept(id));
   EXPECT_EQ(at.forced(100), "fgh");
-  GrammarState endless = state(Kind::Grammar, "root ::= \"ab\" root | \"abq\"");
+  GrammarState endless = state(Grammar, "root ::= \"ab\" root | \"abq\"");
   EXPECT_EQ(endless.forced(100), "ab");
-  GrammarState long_one = state(Kind::Regex, "(ab){40}");
+  GrammarState long_one = state(Regex, "(ab){40}");
   EXPECT_EQ(long_one.forced(10), "ababababab");
-  GrammarState may_end = state(Kind::Regex, "ab(cd)?"), two_lines = state(Kind::Choice, "", {"a\nb"});
+  GrammarState may_end = state(Regex, "ab(cd)?"), two_lines = state(Choice, "", {"a\nb"});
   EXPECT_EQ(may_end.forced(9) + two_lines.forced(9), "aba\nb");
 }
 
 TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
-  expect_refused(Kind::JsonSchema,
+  expect_refused(JsonSchema,
       {"{", "", "[1]", "false", R"({"enum": []})", R"({"type": "strng"})", R"({"minimum": 3, "maximum": 2, "type": "integer"})"});
-  expect_refused(Kind::Regex, {"[", "(a", "\xff", std::string("a\0b", 3)});
-  expect_refused(Kind::Grammar, {"rot ::= \"a\"", "root ::= missing"});
-  EXPECT_NE(error(Kind::Choice, ""), "");
-  EXPECT_NE(error(Kind::Choice, "", {"a", ""}), "");
-  EXPECT_NE(error(Kind::Choice, "", {std::string("a\0b", 3)}), "");
+  expect_refused(Regex, {"[", "(a", "\xff", std::string("a\0b", 3)});
+  expect_refused(Grammar, {"rot ::= \"a\"", "root ::= missing"});
+  EXPECT_NE(error(Choice, ""), "");
+  EXPECT_NE(error(Choice, "", {"a", ""}), "");
+  EXPECT_NE(error(Choice, "", {std::string("a\0b", 3)}), "");
   GrammarCompiler few(tokenizer(), 9, {-1, 3, 9}, {.seconds = 60});
   EXPECT_EQ(few.end_ids(), Ints{3});
-  test::expect_error(few.compile({.kind = Kind::Choice, .choices = {"é"}}), "no output of this model's tokens");
+  test::expect_error(few.compile({.kind = Choice, .choices = {"é"}}), "no output of this model's tokens");
 }
 
 // A constraint that would be kept in part is not kept at all.
 TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
-  expect_refused(Kind::JsonSchema,
+  expect_refused(JsonSchema,
       {R"({"type":"string","not":{"const":"a"}})", R"({"type":"array","uniqueItems":true})",
           R"({"type":"array","contains":{"type":"null"}})", R"({"if":{"type":"null"},"then":{"type":"null"}})",
           R"({"type":"number","multipleOf":0.1})", R"({"type":"integer","multipleOf":7,"minimum":3})",
@@ -234,12 +232,12 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
           R"({"const":18446744073709551615})", R"({"$ref":"#/definitions/a","definitions":{"a":{"type":"null","not":{}}}})",
           R"({"type":[]})"});
   for (const char* key : {"else", "dependentSchemas", "$dynamicRef"})
-    expect_refused(Kind::JsonSchema, {fmt::format(R"({{"type":"array","{}":1}})", key)});
-  EXPECT_EQ(error(Kind::JsonSchema, R"({"properties":{"a":{},"b":{"type":"integer","format":"int32"}},"minProperties":2})"), "");
-  expect_refused(Kind::Regex, {"a(?=b)b", "(a)\\1", "a$b"});
-  EXPECT_EQ(error(Kind::Regex, "^a[$^]\\$$"), "");
+    expect_refused(JsonSchema, {fmt::format(R"({{"type":"array","{}":1}})", key)});
+  EXPECT_EQ(error(JsonSchema, R"({"properties":{"a":{},"b":{"type":"integer","format":"int32"}},"minProperties":2})"), "");
+  expect_refused(Regex, {"a(?=b)b", "(a)\\1", "a$b"});
+  EXPECT_EQ(error(Regex, "^a[$^]\\$$"), "");
   // Examples are data, not schemas.
-  EXPECT_EQ(error(Kind::JsonSchema, R"({"type":"object","properties":{"not":{"type":"null"}},"examples":[{"not":1}]})"), "");
+  EXPECT_EQ(error(JsonSchema, R"({"type":"object","properties":{"not":{"type":"null"}},"examples":[{"not":1}]})"), "");
 }
 
 TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
@@ -251,20 +249,20 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   };
   for (const char* pattern :
       {"^a\"b$", "[\"]", "a\\x22", "\\u005c", "^\\cJ$", "é.", "é\\S", "é[^a]", "é[ -~]", "(.{1,100}){1,100}"})
-    expect_refused(Kind::JsonSchema, of(pattern));
+    expect_refused(JsonSchema, of(pattern));
   for (const char* pattern : {".", "\\S+", "[^a]", "[\"a]", "^é[^\"\\\\]$", "[а-яё]{2}", "é[!#-\\[]\\w"})
-    for (const std::string& schema : of(pattern)) EXPECT_EQ(error(Kind::JsonSchema, schema), "") << schema;
+    for (const std::string& schema : of(pattern)) EXPECT_EQ(error(JsonSchema, schema), "") << schema;
   for (const char* schema : {R"({"type": "string", "format": "date", "pattern": "^2"})", R"({"anyOf": []})",
            R"({"type": "number", "minimum": 0.1234567, "maximum": 0.1234568})", R"({"exclusiveMinimum": 0, "maximum": 1e-7})",
            R"({"type": "number", "exclusiveMinimum": 0.999999, "exclusiveMaximum": 1})",
            R"({"type": "integer", "minimum": 0.2, "maximum": 0.8})"})
-    expect_refused(Kind::JsonSchema, {schema});
-  EXPECT_EQ(error(Kind::JsonSchema, R"({"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.100001})"), "");
+    expect_refused(JsonSchema, {schema});
+  EXPECT_EQ(error(JsonSchema, R"({"type": "number", "exclusiveMinimum": 0.1, "maximum": 0.100001})"), "");
   const std::string email = R"({"type": "string", "format": "email"})";
   EXPECT_TRUE(fits(email, R"("\"\n\\\"@ab.cd")"));
   EXPECT_FALSE(fits(email, R"("\"\a\"@ab.cd")"));
   for (const char* text : {R"("\"\u00g0\"@ab.cd")", R"("\"\ud8g0\udc00\"@ab.cd")"}) EXPECT_FALSE(fits(email, text)) << text;
-  GrammarState at = state(Kind::JsonSchema, email);
+  GrammarState at = state(JsonSchema, email);
   for (const int32_t id : ids_of(R"("\")")) ASSERT_TRUE(at.accept(id));
   expect_true_mask(at);
 }
@@ -288,17 +286,16 @@ TEST_F(Grammars, KeepFormatsAndFollowReferences) {
   EXPECT_FALSE(fits(animals, R"({"kind": "cow"})"));
   EXPECT_TRUE(fits(R"({"oneOf": [{"type": "null"}, {"type": "array"}, )" + kinds, "null"));
   EXPECT_NE(
-      error(Kind::JsonSchema, R"({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}], "$defs": {"a": {"type": "number"}}})"),
-      "");
+      error(JsonSchema, R"({"oneOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}], "$defs": {"a": {"type": "number"}}})"), "");
 }
 
 TEST_F(Grammars, RefuseWhatNeverComesToAnEnd) {
   const std::string open = "root ::= x | \"b\" y\nx ::= \"(\" x \")\"\ny ::= [)] y \"|\" | x";
   const std::string self = R"({"type": "object", "properties": {"a": {"$ref": "#"}})";
-  expect_refused(Kind::Grammar, {"root ::= \"a\" root", open});
-  expect_refused(Kind::JsonSchema, {self + R"(, "required": ["a"]})"});
-  EXPECT_EQ(error(Kind::Grammar, open + "{0,2}"), "");
-  EXPECT_EQ(error(Kind::JsonSchema, self + "}"), "");
+  expect_refused(Grammar, {"root ::= \"a\" root", open});
+  expect_refused(JsonSchema, {self + R"(, "required": ["a"]})"});
+  EXPECT_EQ(error(Grammar, open + "{0,2}"), "");
+  EXPECT_EQ(error(JsonSchema, self + "}"), "");
 }
 
 TEST(Language, IsEmptyWhereRulesOnlyLeadToEachOther) {
@@ -312,7 +309,7 @@ TEST(Language, IsEmptyWhereRulesOnlyLeadToEachOther) {
 }
 
 TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
-  expect_refused(Kind::JsonSchema,
+  expect_refused(JsonSchema,
       {R"({"$ref":"#"})", R"({"$ref":"http://example.com/schema.json"})",
           R"({"$defs":{"a":{"$ref":"#/$defs/b"}, "b":{"$ref":"#/$defs/a"}}, "$ref":"#/$defs/a"})",
           R"({"$ref":"#/$defs/missing"})"});
@@ -329,34 +326,34 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
   std::string some = many.substr(0, 14000) + "0]}", bools = R"({"prefixItems": [true)";
   for (int i = 0; i < kMaxSchemaValues; ++i) bools += ",true";
-  EXPECT_TRUE(check_structured({.kind = Kind::JsonSchema, .text = some}).ok());
+  EXPECT_TRUE(check_structured({.kind = JsonSchema, .text = some}).ok());
   for (const std::string& schema : {deep, many + "]}", fmt::format(R"({{"anyOf": [{0},{0}]}})", some), bools + "]}",
            std::string(R"({"type": "string", "maxLength": 100000000})"),
            std::string(R"({"type": "string", "pattern": "(a{1,500}){1,500}"})")})
-    expect_refused(Kind::JsonSchema, {schema});
+    expect_refused(JsonSchema, {schema});
   for (const std::string& regex : {std::string("(.{1,999}){1,999}"), std::string("(.{,999}){999}"), std::string("a{101}{101}"),
            std::string("((a{99})b){999}"), std::string("((a|[)(]{200}){3}b){200,}"), std::string(kMaxGrammarBytes + 1, 'a'),
            std::string(300, '(') + "a" + std::string(300, ')')})
-    expect_refused(Kind::Regex, regex);
-  expect_refused(Kind::Grammar, "root ::= (\"{1\" [a-z]{200}) {200}");
-  EXPECT_TRUE(check_structured({.kind = Kind::Regex, .text = "(a+)+b{100}c{999}\\d{99}"}).ok());
+    expect_refused(Regex, regex);
+  expect_refused(Grammar, "root ::= (\"{1\" [a-z]{200}) {200}");
+  EXPECT_TRUE(check_structured({.kind = Regex, .text = "(a+)+b{100}c{999}\\d{99}"}).ok());
   test::expect_error(
-      check_structured({.kind = Kind::Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
+      check_structured({.kind = Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
   for (const size_t more : {0, 1})
-    EXPECT_EQ(check_structured({.kind = Kind::Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
+    EXPECT_EQ(check_structured({.kind = Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
 }
 
 TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {
   GrammarCompiler hurried(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 1e-6});
   test::expect_error(
-      hurried.compile({.kind = Kind::JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
+      hurried.compile({.kind = JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
   GrammarCompiler small(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .grammar_bytes = 1000});
-  EXPECT_FALSE(small.compile({.kind = Kind::JsonObject}).ok());
+  EXPECT_FALSE(small.compile({.kind = JsonObject}).ok());
 }
 
 TEST_F(Grammars, AreKeptWithinABound) {
   GrammarCompiler bounded(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .cache_bytes = 20000});
-  const auto regex = [](int i) { return StructuredOutput{.kind = Kind::Regex, .text = "a{2}b" + std::to_string(i)}; };
+  const auto regex = [](int i) { return StructuredOutput{.kind = Regex, .text = "a{2}b" + std::to_string(i)}; };
   const auto first = test::good(bounded.compile(regex(0)));
   EXPECT_EQ(bounded.compile(regex(0))->get(), first.get()) << "compiled once";
   const auto used = test::good(bounded.compile(regex(1)));
@@ -369,10 +366,9 @@ TEST_F(Grammars, AreKeptWithinABound) {
 }
 
 TEST_F(Grammars, AreNotMixedUp) {
-  std::set<std::shared_ptr<const CompiledGrammar>> made;
-  for (const StructuredOutput& form :
-      {StructuredOutput{.kind = Kind::Choice, .choices = {"ab", "c"}}, {.kind = Kind::Choice, .choices = {"a", "bc"}},
-          {.kind = Kind::Regex, .text = "ab"}, {.kind = Kind::Grammar, .text = "root ::= \"ab\""}})
+  std::set<SharedGrammar> made;
+  for (const StructuredOutput& form : {StructuredOutput{.kind = Choice, .choices = {"ab", "c"}},
+           {.kind = Choice, .choices = {"a", "bc"}}, {.kind = Regex, .text = "ab"}, {.kind = Grammar, .text = "root ::= \"ab\""}})
     made.insert(test::good(compiler().compile(form)));
   EXPECT_EQ(made.size(), 4u);
 }

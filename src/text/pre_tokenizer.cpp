@@ -3,9 +3,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pre_tokenizer.h"
 
-#include <fmt/format.h>
 #include <pcre2.h>
 
+#include "base/failure.h"
 #include "text/unicode.h"
 
 namespace hunch {
@@ -106,7 +106,7 @@ Result<PreTokenizer> PreTokenizer::make(PreFamily family) {
     PCRE2_SIZE at = 0;
     pre.code_->code = pcre2_compile(
         reinterpret_cast<PCRE2_SPTR>(p.ours.data()), p.ours.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &error, &at, nullptr);
-    if (!pre.code_->code) return Error{fmt::format("PCRE2 cannot compile a split pattern: {} (at {})", pcre2_message(error), at)};
+    if (!pre.code_->code) return failure("PCRE2 cannot compile a split pattern: {} (at {})", pcre2_message(error), at);
   }
   pre.code_->limits = pcre2_match_context_create(nullptr);
   if (!pre.code_->limits) return Error{"out of memory for a split pattern"};
@@ -139,10 +139,10 @@ Result<size_t> PreTokenizer::Cutter::next(std::string_view text, size_t begin) {
       ? pcre2_jit_match(code.code, subject, text.size(), begin, 0, state_->match, code.limits)
       : pcre2_match(code.code, subject, text.size(), begin, PCRE2_NO_UTF_CHECK, state_->match, code.limits);
   if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-    return Error{fmt::format("PCRE2 cannot split the text into words: {} (at byte {})", pcre2_message(found), begin)};
+    return failure("PCRE2 cannot split the text into words: {} (at byte {})", pcre2_message(found), begin);
   // An empty or missing match cannot happen with these patterns; a single character keeps the loop moving.
   if (found < 0 || state_->ends[1] <= begin) return begin + utf8_step(text.substr(begin)).length;
-  return size_t(state_->ends[1]);
+  return state_->ends[1];
 }
 
 }

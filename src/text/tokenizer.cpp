@@ -2,12 +2,12 @@
 // normalized, then words are cut and each word is merged.
 #include "text/tokenizer.h"
 
-#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/tokenizer_parts.h"
 #include "text/unicode.h"
@@ -83,9 +83,9 @@ AddedTokens::Ranges normalized_ranges(
 
 Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8, EncodeOptions options) const {
   if (utf8.size() > kMaxTextBytes)
-    return usage_error(fmt::format("the text is too long to tokenise: {} bytes, at most {}", utf8.size(), kMaxTextBytes));
+    return usage_error("the text is too long to tokenise: {} bytes, at most {}", utf8.size(), kMaxTextBytes);
   if (!simdjson::validate_utf8(utf8.data(), utf8.size()))
-    if (const auto at = first_invalid_utf8(utf8)) return usage_error(fmt::format("the text is not valid UTF-8: at byte {}", *at));
+    if (const auto at = first_invalid_utf8(utf8)) return usage_error("the text is not valid UTF-8: at byte {}", *at);
 
   std::vector<int32_t> ids;
   ids.reserve(utf8.size() / 4 + 8);
@@ -144,15 +144,15 @@ Result<Tokenizer> TokenizerParts::assemble() && {
   std::vector<AddedToken> raw, normalized;
   for (size_t i = 0; i < added.size(); ++i) {
     AddedToken& token = added[i];
-    if (token.content.empty()) return Error{fmt::format("added token is empty: id {}", token.id)};
+    if (token.content.empty()) return failure("added token is empty: id {}", token.id);
     if (token.content.size() > kMaxAddedTokenBytes)
-      return Error{fmt::format("added token longer than {} bytes: {}", kMaxAddedTokenBytes, excerpt(token.content))};
+      return failure("added token longer than {} bytes: {}", kMaxAddedTokenBytes, excerpt(token.content));
     if (first_invalid_utf8(token.content))
-      return Error{fmt::format("added token is not UTF-8: {} (id {})", excerpt(token.content), token.id)};
+      return failure("added token is not UTF-8: {} (id {})", excerpt(token.content), token.id);
     const auto known = bpe.find_spelling(token.content);
     if (known && *known != token.id)
-      return Error{fmt::format(
-          "added token {} has id {} in the vocabulary but {} among the added tokens", excerpt(token.content), *known, token.id)};
+      return failure(
+          "added token {} has id {} in the vocabulary but {} among the added tokens", excerpt(token.content), *known, token.id);
     HUNCH_OK(bpe.add_text(token.id, token.content));
     if (token.special) {
       out.special_.resize(std::max(out.special_.size(), size_t(token.id) + 1));
@@ -167,7 +167,7 @@ Result<Tokenizer> TokenizerParts::assemble() && {
   }
   HUNCH_OK(bpe.finish(whole_words));
   const auto check = [&](std::optional<int32_t> id, std::string_view what) -> Status {
-    if (id && !bpe.has(*id)) return Error{fmt::format("{} id is not in the vocabulary: {}", what, *id)};
+    if (id && !bpe.has(*id)) return failure("{} id is not in the vocabulary: {}", what, *id);
     return {};
   };
   HUNCH_OK(check(bos_id, "BOS"));

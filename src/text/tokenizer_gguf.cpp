@@ -1,7 +1,7 @@
 // Tokenizer::from_gguf: the vocabulary of a GGUF file. GGUF does not say how text is normalized, nor which added tokens strip
 // white space; the family (`pre`) decides the first (pre_tokenizer.cpp), the second does not occur in the supported families.
-#include <fmt/format.h>
 
+#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
@@ -14,12 +14,12 @@ enum TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
 Status check_counts(const GgufVocab& vocab) {
   if (vocab.tokens.empty()) return Error{"GGUF: no vocabulary: tokenizer.ggml.tokens is missing or empty"};
   if (vocab.tokens.size() > kMaxVocab)
-    return Error{fmt::format("GGUF: tokenizer.ggml.tokens: more than {} tokens: {}", kMaxVocab, vocab.tokens.size())};
+    return failure("GGUF: tokenizer.ggml.tokens: more than {} tokens: {}", kMaxVocab, vocab.tokens.size());
   if (!vocab.token_types.empty() && vocab.token_types.size() != vocab.tokens.size())
-    return Error{fmt::format("GGUF: tokenizer.ggml.token_type has another length than tokenizer.ggml.tokens: {} and {}",
-        vocab.token_types.size(), vocab.tokens.size())};
+    return failure("GGUF: tokenizer.ggml.token_type has another length than tokenizer.ggml.tokens: {} and {}",
+        vocab.token_types.size(), vocab.tokens.size());
   if (vocab.merges.size() > kMaxMerges)
-    return Error{fmt::format("GGUF: tokenizer.ggml.merges: more than {} merges: {}", kMaxMerges, vocab.merges.size())};
+    return failure("GGUF: tokenizer.ggml.merges: more than {} merges: {}", kMaxMerges, vocab.merges.size());
   return {};
 }
 
@@ -29,11 +29,9 @@ Error in_gguf(const Error& error) { return {"GGUF: tokenizer.ggml: " + error.mes
 
 Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
   if (vocab.model != "gpt2")
-    return Error{
-        fmt::format("GGUF: tokenizer.ggml.model is not supported (byte-level BPE, \"gpt2\", is): {}", excerpt(vocab.model))};
+    return failure("GGUF: tokenizer.ggml.model is not supported (byte-level BPE, \"gpt2\", is): {}", excerpt(vocab.model));
   const GgufPre* pre = find_gguf_pre(vocab.pre);
-  if (!pre)
-    return Error{fmt::format("GGUF: tokenizer.ggml.pre is not known: {} (known: {})", excerpt(vocab.pre), known_gguf_pre())};
+  if (!pre) return failure("GGUF: tokenizer.ggml.pre is not known: {} (known: {})", excerpt(vocab.pre), known_gguf_pre());
   HUNCH_OK(check_counts(vocab));
 
   TokenizerParts parts;
@@ -63,17 +61,16 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocab& vocab) {
         }
         break;
       case kUnused: placed = parts.bpe.add_text(id, {}); break;  // rows that only pad the embedding matrix
-      case kByte:
-        return Error{fmt::format("GGUF: tokenizer.ggml.token_type: byte tokens do not occur in byte-level BPE: id {}", id)};
-      default: return Error{fmt::format("GGUF: tokenizer.ggml.token_type is not known (1 to 6 are): {} (id {})", type, id)};
+      case kByte: return failure("GGUF: tokenizer.ggml.token_type: byte tokens do not occur in byte-level BPE: id {}", id);
+      default: return failure("GGUF: tokenizer.ggml.token_type is not known (1 to 6 are): {} (id {})", type, id);
     }
     if (!placed.ok()) return in_gguf(placed.error());
   }
   for (size_t i = 0; i < vocab.merges.size(); ++i) {
     const std::string_view merge = vocab.merges[i];
     const size_t space = merge.find(' ', 1);
-    if (space == std::string_view::npos || space + 1 == merge.size() || merge.find(' ', space + 1) != merge.npos)
-      return Error{fmt::format("GGUF: tokenizer.ggml.merges: not two tokens: merge {}, {}", i, excerpt(merge))};
+    if (space == merge.npos || space + 1 == merge.size() || merge.find(' ', space + 1) != merge.npos)
+      return failure("GGUF: tokenizer.ggml.merges: not two tokens: merge {}, {}", i, excerpt(merge));
     const Status added = parts.bpe.add_merge(merge.substr(0, space), merge.substr(space + 1));
     if (!added.ok()) return in_gguf(added.error());
   }

@@ -1,9 +1,9 @@
 // Tokenizer::from_json: Hugging Face's tokenizer.json (and two keys of tokenizer_config.json), as far as byte-level BPE of the
 // supported families publishes it. Whatever else a file asks for is refused by name: a pipeline that is nearly right makes wrong
 // ids silently. `truncation` and `padding` are left alone, as transformers sets them per call.
-#include <fmt/format.h>
 #include <simdjson.h>
 
+#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
@@ -11,6 +11,7 @@
 namespace hunch {
 namespace {
 
+using simdjson::SUCCESS;
 using simdjson::dom::array;
 using simdjson::dom::element;
 using simdjson::dom::object;
@@ -21,26 +22,34 @@ constexpr size_t kMaxJsonDepth = 64;
 // A member, or nothing where it is absent or null.
 std::optional<element> member(const element& of, std::string_view key) {
   element value;
-  if (of[key].get(value) != simdjson::SUCCESS || value.is_null()) return std::nullopt;
+  if (of[key].get(value) != SUCCESS || value.is_null()) return std::nullopt;
   return value;
+}
+
+// False: there is no such member, or none of this type.
+template <class T>
+bool read(const element& of, std::string_view key, T& value) {
+  const auto found = member(of, key);
+  return found && found->get(value) == SUCCESS;
 }
 
 std::string_view text_of(const element& of, std::string_view key) {
   std::string_view value;
-  const auto found = member(of, key);
-  return found && found->get(value) == simdjson::SUCCESS ? value : std::string_view{};
+  return read(of, key, value) ? value : std::string_view{};
 }
 
 bool flag_of(const element& of, std::string_view key, bool otherwise) {
   bool value = otherwise;
-  const auto found = member(of, key);
-  return found && found->get(value) == simdjson::SUCCESS ? value : otherwise;
+  return read(of, key, value) ? value : otherwise;
 }
 
-Error wrong(std::string_view where, std::string_view what) { return Error{fmt::format("tokenizer.json: {}: {}", where, what)}; }
+template <class... T>
+Error wrong(std::string_view where, fmt::format_string<T...> what, T&&... values) {
+  return failure("tokenizer.json: {}: {}", where, fmt::format(what, std::forward<T>(values)...));
+}
 
 Error unsupported(std::string_view where, std::string_view type) {
-  return wrong(where, fmt::format("this type is not supported: {}", excerpt(type)));
+  return wrong(where, "this type is not supported: {}", excerpt(type));
 }
 
 // The steps of a pipeline stage: the members of `list` of a Sequence, else the stage itself.
@@ -48,8 +57,7 @@ Result<std::vector<element>> steps_of(const element& stage, std::string_view whe
   std::vector<element> steps;
   if (text_of(stage, "type") != "Sequence") return std::vector<element>{stage};
   array members;
-  const auto found = member(stage, list);
-  if (!found || found->get(members) != simdjson::SUCCESS) return wrong(where, fmt::format("Sequence has no array {}", list));
+  if (!read(stage, list, members)) return wrong(where, "Sequence has no array {}", list);
   for (const element step : members) steps.push_back(step);
   return steps;
 }
@@ -73,26 +81,25 @@ Status read_pre_tokenizer(const element& root, TokenizerParts& parts) {
   bool split = false, byte_level = false;
   for (const element& step : steps) {
     const std::string_view type = text_of(step, "type");
-    if (byte_level) return wrong(where, fmt::format("nothing may follow ByteLevel: {}", excerpt(type)));
+    if (byte_level) return wrong(where, "nothing may follow ByteLevel: {}", excerpt(type));
     if (type == "Split") {
       if (split) return wrong(where, "more than one Split is not supported");
       const auto pattern = member(step, "pattern");
-      const std::string_view regex = pattern ? text_of(*pattern, "Regex") : std::string_view{};
+      const std::string_view regex = pattern ? text_of(*pattern, "Regex") : "";
       if (regex.empty()) return wrong(where, "Split without a Regex pattern is not supported");
       if (text_of(step, "behavior") != "Isolated" || flag_of(step, "invert", false))
         return wrong(where,
-            fmt::format(
-                "Split is supported with behavior Isolated and without invert only: {}", excerpt(text_of(step, "behavior"))));
+
+            "Split is supported with behavior Isolated and without invert only: {}", excerpt(text_of(step, "behavior")));
       const auto family = pre_family_of_pattern(regex);
       if (!family)
-        return wrong(
-            where, fmt::format("this split pattern is not known (those of GPT-2, Llama-3 and Qwen2/3 are): {}", excerpt(regex)));
+        return wrong(where, "this split pattern is not known (those of GPT-2, Llama-3 and Qwen2/3 are): {}", excerpt(regex));
       parts.family = *family;
       split = true;
     } else if (type == "ByteLevel") {
       if (flag_of(step, "add_prefix_space", true)) return wrong(where, "ByteLevel with add_prefix_space is not supported");
       if (flag_of(step, "use_regex", true) == split)
-        return wrong(where,
+        return wrong(where, "{}",
             split ? "Split followed by ByteLevel with use_regex is not supported"
                   : "ByteLevel without use_regex needs a Split before it");
       if (!split) parts.family = PreFamily::Gpt2;
@@ -109,8 +116,7 @@ Status read_pre_tokenizer(const element& root, TokenizerParts& parts) {
 Status read_template(const element& step, TokenizerParts& parts) {
   constexpr std::string_view where = "post_processor";
   array single;
-  const auto found = member(step, "single");
-  if (!found || found->get(single) != simdjson::SUCCESS) return wrong(where, "TemplateProcessing has no array single");
+  if (!read(step, "single", single)) return wrong(where, "TemplateProcessing has no array single");
   bool text_seen = false;
   for (const element part : single) {
     if (member(part, "Sequence")) {
@@ -122,15 +128,13 @@ Status read_template(const element& step, TokenizerParts& parts) {
     if (!special) return wrong(where, "TemplateProcessing holds what is neither Sequence nor SpecialToken");
     const std::string_view name = text_of(*special, "id");
     if (text_seen || parts.adds_bos)
-      return wrong(where, fmt::format("TemplateProcessing may add one token, before the text: {}", excerpt(name)));
+      return wrong(where, "TemplateProcessing may add one token, before the text: {}", excerpt(name));
     const auto table = member(step, "special_tokens");
     const auto entry = table ? member(*table, name) : std::nullopt;
-    const auto list = entry ? member(*entry, "ids") : std::nullopt;
     array ids;
     int64_t id = -1;
-    if (!list || list->get(ids) != simdjson::SUCCESS || ids.size() != 1 || ids.at(0).get(id) != simdjson::SUCCESS || id < 0 ||
-        id >= kMaxVocab)
-      return wrong(where, fmt::format("TemplateProcessing gives no single id for its token: {}", excerpt(name)));
+    if (!entry || !read(*entry, "ids", ids) || ids.size() != 1 || ids.at(0).get(id) != SUCCESS || id < 0 || id >= kMaxVocab)
+      return wrong(where, "TemplateProcessing gives no single id for its token: {}", excerpt(name));
     parts.bos_id = int32_t(id);
     parts.adds_bos = true;
   }
@@ -160,32 +164,25 @@ Status check_model(const element& model) {
   if (!type.empty() && type != "BPE") return unsupported("model", type);
   if (flag_of(model, "byte_fallback", false)) return wrong("model", "byte_fallback is not supported");
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!text_of(model, key).empty())
-      return wrong("model", fmt::format("{} is not supported: {}", key, excerpt(text_of(model, key))));
-  double dropout = 0;
-  if (const auto found = member(model, "dropout"); found && (found->get(dropout) != simdjson::SUCCESS || dropout != 0))
+    if (!text_of(model, key).empty()) return wrong("model", "{} is not supported: {}", key, excerpt(text_of(model, key)));
+  if (double dropout = 0; member(model, "dropout") && (!read(model, "dropout", dropout) || dropout != 0))
     return wrong("model", "dropout is not supported");
   return {};
 }
 
 Status read_vocab(const element& model, Bpe& bpe, size_t num_merges) {
   object vocab;
-  const auto found = member(model, "vocab");
-  if (!found || found->get(vocab) != simdjson::SUCCESS) return wrong("model", "vocab is missing or not an object");
+  if (!read(model, "vocab", vocab)) return wrong("model", "vocab is missing or not an object");
   size_t num_bytes = 0, num_tokens = 0;
-  for (const auto entry : vocab) {
-    num_bytes += entry.key.size();
-    ++num_tokens;
-  }
-  if (num_tokens > size_t(kMaxVocab)) return wrong("model.vocab", fmt::format("more than {} tokens: {}", kMaxVocab, num_tokens));
+  for (const auto entry : vocab) num_bytes += entry.key.size(), ++num_tokens;
+  if (num_tokens > size_t(kMaxVocab)) return wrong("model.vocab", "more than {} tokens: {}", kMaxVocab, num_tokens);
   bpe.reserve(num_tokens, num_bytes, num_merges);
   for (const auto entry : vocab) {
     int64_t id = -1;
-    if (entry.value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxVocab)
-      return wrong(
-          "model.vocab", fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(entry.key)));
+    if (entry.value.get(id) != SUCCESS || id < 0 || id >= kMaxVocab)
+      return wrong("model.vocab", "the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(entry.key));
     if (const Status added = bpe.add_token(int32_t(id), entry.key); !added.ok())
-      return wrong("model.vocab", added.error().message);
+      return wrong("model.vocab", "{}", added.error().message);
   }
   return {};
 }
@@ -195,17 +192,16 @@ Status read_merges(const array& merges, Bpe& bpe) {
   for (const element merge : merges) {
     std::string_view left, right, both;
     array pair;
-    if (merge.get(both) == simdjson::SUCCESS) {
+    if (merge.get(both) == SUCCESS) {
       const size_t space = both.find(' ');
-      if (space != std::string_view::npos && both.find(' ', space + 1) == both.npos) {
-        left = both.substr(0, space);
-        right = both.substr(space + 1);
+      if (space != both.npos && both.find(' ', space + 1) == both.npos) {
+        left = both.substr(0, space), right = both.substr(space + 1);
       }
-    } else if (merge.get(pair) == simdjson::SUCCESS && pair.size() == 2) {
-      if (pair.at(0).get(left) != simdjson::SUCCESS || pair.at(1).get(right) != simdjson::SUCCESS) left = {};
+    } else if (merge.get(pair) == SUCCESS && pair.size() == 2) {
+      if (pair.at(0).get(left) != SUCCESS || pair.at(1).get(right) != SUCCESS) left = {};
     }
-    if (left.empty() || right.empty()) return wrong("model.merges", fmt::format("not two tokens: merge {}", index));
-    if (const Status added = bpe.add_merge(left, right); !added.ok()) return wrong("model.merges", added.error().message);
+    if (left.empty() || right.empty()) return wrong("model.merges", "not two tokens: merge {}", index);
+    if (const Status added = bpe.add_merge(left, right); !added.ok()) return wrong("model.merges", "{}", added.error().message);
     ++index;
   }
   return {};
@@ -216,11 +212,10 @@ Status read_model(const element& root, TokenizerParts& parts) {
   if (!model || !model->is_object()) return wrong("model", "missing or not an object");
   HUNCH_OK(check_model(*model));
   array merges;
-  const auto found = member(*model, "merges");
-  if (!found || found->get(merges) != simdjson::SUCCESS) return wrong("model", "merges is missing or not an array");
+  if (!read(*model, "merges", merges)) return wrong("model", "merges is missing or not an array");
   size_t num_merges = 0;  // counted: simdjson's own count saturates at 2^24
   for (const element merge : merges) num_merges += !merge.is_null();
-  if (num_merges > kMaxMerges) return wrong("model.merges", fmt::format("more than {} merges: {}", kMaxMerges, num_merges));
+  if (num_merges > kMaxMerges) return wrong("model.merges", "more than {} merges: {}", kMaxMerges, num_merges);
   HUNCH_OK(read_vocab(*model, parts.bpe, num_merges));
   HUNCH_OK(read_merges(merges, parts.bpe));
   parts.whole_words = flag_of(*model, "ignore_merges", false);
@@ -231,15 +226,13 @@ Status read_added_tokens(const element& root, TokenizerParts& parts) {
   const auto found = member(root, "added_tokens");
   if (!found) return {};
   array list;
-  if (found->get(list) != simdjson::SUCCESS) return wrong("added_tokens", "not an array");
+  if (found->get(list) != SUCCESS) return wrong("added_tokens", "not an array");
   for (const element entry : list) {
     AddedToken token;
     int64_t id = -1;
-    element id_value;
     token.content = text_of(entry, "content");
-    if (entry["id"].get(id_value) != simdjson::SUCCESS || id_value.get(id) != simdjson::SUCCESS || id < 0 || id >= kMaxVocab)
-      return wrong("added_tokens",
-          fmt::format("the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(token.content)));
+    if (!read(entry, "id", id) || id < 0 || id >= kMaxVocab)
+      return wrong("added_tokens", "the id of a token is not an integer from 0 to {}: {}", kMaxVocab - 1, excerpt(token.content));
     token.id = int32_t(id);
     token.special = flag_of(entry, "special", false);
     token.single_word = flag_of(entry, "single_word", false);
@@ -255,12 +248,11 @@ Status read_added_tokens(const element& root, TokenizerParts& parts) {
 Result<std::optional<int32_t>> named_token(const element& config, std::string_view key, const TokenizerParts& parts) {
   const auto value = member(config, key);
   std::string_view text;
-  if (!value || (value->get(text) != simdjson::SUCCESS && (text = text_of(*value, "content")).empty()))
-    return std::optional<int32_t>();
+  if (!value || (value->get(text) != SUCCESS && (text = text_of(*value, "content")).empty())) return std::optional<int32_t>();
   for (const AddedToken& token : parts.added)
     if (token.content == text) return std::optional(token.id);
   const auto id = parts.bpe.find_spelling(text);
-  if (!id) return Error{fmt::format("tokenizer_config.json: {} is not in the vocabulary: {}", key, excerpt(text))};
+  if (!id) return failure("tokenizer_config.json: {} is not in the vocabulary: {}", key, excerpt(text));
   return id;
 }
 
@@ -276,12 +268,11 @@ Status read_config(const element& config, TokenizerParts& parts) {
 
 // Parses with bounds on size and depth; the element lives as long as the parser.
 Result<element> parse(simdjson::dom::parser& parser, std::string_view json, std::string_view file) {
-  if (json.size() > kMaxJsonBytes)
-    return Error{fmt::format("{}: larger than {} MiB: {} bytes", file, kMaxJsonBytes >> 20, json.size())};
+  if (json.size() > kMaxJsonBytes) return failure("{}: larger than {} MiB: {} bytes", file, kMaxJsonBytes >> 20, json.size());
   element root;
   simdjson::error_code error = parser.allocate(std::max<size_t>(json.size(), 64), kMaxJsonDepth);
-  if (error == simdjson::SUCCESS) error = parser.parse(json.data(), json.size(), true).get(root);
-  if (error != simdjson::SUCCESS) return Error{fmt::format("{}: not valid JSON: {}", file, simdjson::error_message(error))};
+  if (error == SUCCESS) error = parser.parse(json.data(), json.size(), true).get(root);
+  if (error != SUCCESS) return failure("{}: not valid JSON: {}", file, simdjson::error_message(error));
   return root;
 }
 

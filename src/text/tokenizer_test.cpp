@@ -69,9 +69,7 @@ TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
   expect("given twice", [](auto& c, auto&) { c.tokens[5] = c.tokens[4]; });
   expect("no token for byte 0x00", [](auto& c, auto&) { *std::ranges::find(c.tokens, "Ā") = "zzzz"; });
   expect("merge 5 names a token that the vocabulary lacks: \"zebra\"", [](auto& c, auto&) { c.merges[5] = "q zebra"; });
-  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a"; });
-  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = "a b c"; });
-  expect("not two tokens", [](auto& c, auto&) { c.merges[5] = ""; });
+  for (const char* merge : {"a", "a b c", ""}) expect("not two tokens", [=](auto& c, auto&) { c.merges[5] = merge; });
   expect("longer than 8192 bytes", [](auto& c, auto&) { c.tokens[9].assign(100'000'000, 'x'); });
   expect("lacks", [](auto& c, auto&) { c.merges[9] = "a " + std::string(100'000'000, 'x'); });
   expect("EOS id", [](auto&, auto& v) { v.eos_id = 1 << 30; });
@@ -126,14 +124,13 @@ TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   refuses("/pre_tokenizer", {{"type", "ByteLevel"}}, "add_prefix_space");
   refuses("/post_processor", {{"type", "BertProcessing"}}, "BertProcessing");
   const json text = {{"Sequence", {{"id", "A"}}}}, special = {{"SpecialToken", {{"id", "<|endoftext|>"}}}};
-  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, special}}}, "<|endoftext|>");
-  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {special, text}}, {"special_tokens", json::object()}},
-      "no single id");
-  refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", {text, text}}}, "repeats");
-  refuses("/post_processor",
-      {{"type", "TemplateProcessing"}, {"single", {special, special, text}},
-          {"special_tokens", {{"<|endoftext|>", {{"ids", {600}}}}}}},
-      "one token, before the text");
+  const auto refuses_template = [&](const json& single, std::string_view words, const json& tokens = json::object()) {
+    refuses("/post_processor", {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", tokens}}, words);
+  };
+  refuses_template({text, special}, "<|endoftext|>");
+  refuses_template({special, text}, "no single id");
+  refuses_template({text, text}, "repeats");
+  refuses_template({special, special, text}, "one token, before the text", {{"<|endoftext|>", {{"ids", {600}}}}});
   refuses("/decoder", {{"type", "WordPiece"}}, "WordPiece");
   refuses("/model/type", "Unigram", "Unigram");
   refuses("/model/byte_fallback", true, "byte_fallback");

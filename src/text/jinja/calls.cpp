@@ -1,5 +1,4 @@
 // Interpreter: attributes, items, calls and the functions that every template has.
-#include <fmt/format.h>
 
 #include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
@@ -7,13 +6,16 @@
 namespace hunch::jinja {
 namespace {
 
+bool among(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 // Attributes of Python's types that change the object: jinja2's immutable sandbox gives something undefined for them.
 bool changes(const Value& object, std::string_view name) {
   constexpr std::string_view kList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
   constexpr std::string_view kDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
-  if (object.is(Kind::Dict)) return std::find(std::begin(kDict), std::end(kDict), name) != std::end(kDict);
-  return object.is(Kind::Sequence) && object.sequence->kind == SequenceKind::List &&
-      std::find(std::begin(kList), std::end(kList), name) != std::end(kList);
+  if (object.is(Kind::Dict)) return among(kDict, name);
+  return object.is(Kind::Sequence) && object.sequence->kind == List && among(kList, name);
 }
 
 // Attributes that Python has and we do not.
@@ -23,11 +25,9 @@ bool lacks(const Value& object, std::string_view name) {
   constexpr std::string_view kNumber[] = {"real", "imag", "numerator", "denominator", "bit_length", "bit_count", "conjugate",
       "to_bytes", "hex", "as_integer_ratio", "is_integer"};
   if (object.is(Kind::Dict)) return name == "fromkeys";
-  if (object.is_number()) return std::find(std::begin(kNumber), std::end(kNumber), name) != std::end(kNumber);
-  return object.is(Kind::String) && std::find(std::begin(kText), std::end(kText), name) != std::end(kText);
+  if (object.is_number()) return among(kNumber, name);
+  return object.is(Kind::String) && among(kText, name);
 }
-
-Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
 
 constexpr int64_t kMaxRange = 100'000;  // jinja2's sandbox
 
@@ -37,7 +37,7 @@ Result<Value> make_range(Interpreter& in, const Value&, const Arguments& args) {
   if (count < 1 || count > 3 || !args.named.empty()) return type_error("range takes 1 to 3 arguments");
   for (size_t i = 0; i < count; ++i) {
     if (!args.positional[i].is_int())
-      return type_error(fmt::format("'{}' object cannot be interpreted as an integer", type_name(args.positional[i])));
+      return type_error("'{}' object cannot be interpreted as an integer", type_name(args.positional[i]));
     bounds[count == 1 ? 1 : i] = args.positional[i].as_int();
   }
   const auto [start, stop, step] = bounds;
@@ -45,19 +45,19 @@ Result<Value> make_range(Interpreter& in, const Value&, const Arguments& args) {
   const __int128 span = step > 0 ? __int128(stop) - start : __int128(start) - stop;
   const __int128 width = step > 0 ? __int128(step) : -__int128(step);
   const __int128 length = span <= 0 ? 0 : (span + width - 1) / width;
-  if (length > kMaxRange) return type_error(fmt::format("range of more than {} elements", kMaxRange));
+  if (length > kMaxRange) return type_error("range of more than {} elements", kMaxRange);
   HUNCH_OK(in.spend(int64_t(length)));
   std::vector<Value> items;
   for (int64_t i = 0; i < int64_t(length); ++i) items.push_back(Value::of(start + i * step));
   const Sequence range{
-      .kind = SequenceKind::Range,
+      .kind = Range,
       .items = in.heap().copy(items),
       .weight = int64_t(length) + 1,
       .start = start,
       .stop = stop,
       .step = step,
   };
-  return Value::of(static_cast<const Sequence*>(in.heap().make<Sequence>(range)));
+  return Value::of(in.heap().make<Sequence>(range));
 }
 
 // The entries of dict(...) and namespace(...): one mapping or list of pairs, then names.
@@ -98,24 +98,23 @@ Result<Value> make_namespace(Interpreter& in, const Value&, const Arguments& arg
 }
 
 Result<Value> make_joiner(Interpreter& in, const Value&, const Arguments& args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "joiner", {"sep"}));
+  HUNCH_TRY(const Params params, args.bind("joiner", {"sep"}));
   const Text* comma = in.heap().make<Text>(Text{.bytes = ", ", .trusted = true});
   HUNCH_TRY(const Text* separator, params.text(0, comma));
   return Value{.kind = Kind::Joiner, .joiner = in.heap().make<Joiner>(Joiner{separator})};
 }
 
-Result<Value> raise_exception(Interpreter& in, const Value&, const Arguments& args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "raise_exception", {"message"}));
+Result<Value> raise_exception(Interpreter&, const Value&, const Arguments& args) {
+  HUNCH_TRY(const Params params, args.bind("raise_exception", {"message"}));
   if (!params[0]) return type_error("raise_exception needs a message");
   TextBuilder message(4096);
   HUNCH_OK(append_str(*params[0], message));
-  (void)in;
-  return type_error(fmt::format("the template refuses the conversation: {}", message.bytes()));
+  return type_error("the template refuses the conversation: {}", message.bytes());
 }
 
 Result<Value> strftime_now(Interpreter& in, const Value&, const Arguments& args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "strftime_now", {"format"}));
-  HUNCH_TRY(const Text* format, params.text(0, nullptr));
+  HUNCH_TRY(const Params params, args.bind("strftime_now", {"format"}));
+  HUNCH_TRY(const Text* format, params.text(0));
   if (!format) return type_error("strftime_now needs a format");
   if (format->bytes.empty()) return in.text("");
   if (format->bytes.size() > 1024) return type_error("the format of strftime_now is too long");
@@ -129,11 +128,11 @@ Result<Value> strftime_now(Interpreter& in, const Value&, const Arguments& args)
 
 Result<Value> loop_cycle(Interpreter&, const Value& self, const Arguments& args) {
   if (args.positional.empty()) return type_error("no items for cycling given");
-  return args.positional[size_t(self.loop->index) % args.positional.size()];
+  return args.positional[self.loop->index % args.positional.size()];
 }
 
 Result<Value> loop_changed(Interpreter& in, const Value& self, const Arguments& args) {
-  HUNCH_TRY(const Value now, in.list({args.positional.begin(), args.positional.end()}, SequenceKind::Tuple));
+  HUNCH_TRY(const Value now, in.list({args.positional.begin(), args.positional.end()}, Tuple));
   const bool changed = !self.loop->last_seen || !equal(*self.loop->last_seen, now);
   if (changed) self.loop->last_seen = now;
   return Value::of(changed);
@@ -145,43 +144,45 @@ Function find_global(std::string_view name) {
   constexpr std::pair<std::string_view, Function> kGlobals[] = {{"range", make_range}, {"dict", make_dict},
       {"namespace", make_namespace}, {"joiner", make_joiner}, {"raise_exception", raise_exception},
       {"strftime_now", strftime_now}};
-  for (const auto& [known, function] : kGlobals)
-    if (known == name) return function;
-  return nullptr;
+  return look_up(kGlobals, name);
 }
 
 std::optional<Value> Interpreter::global(std::string_view name) {
-  const Function function = find_global(name);
-  if (!function) return {};
-  return Value::of(static_cast<const Callable*>(heap_.make<Callable>(Callable{.name = name, .function = function})));
+  if (const Function function = find_global(name))
+    return Value::of(heap_.make<Callable>(Callable{.name = name, .function = function}));
+  return {};
 }
 
-Result<Params> Params::bind(const Arguments& args, std::string_view what, std::initializer_list<std::string_view> names) {
-  Params out;
-  out.names_ = names;
-  out.values_.resize(names.size());
-  if (args.positional.size() > names.size())
-    return type_error(fmt::format("{} takes at most {} arguments, not {}", what, names.size(), args.positional.size()));
-  for (size_t i = 0; i < args.positional.size(); ++i) out.values_[i] = &args.positional[i];
-  for (const auto& [name, value] : args.named) {
-    const size_t place = size_t(std::ranges::find(out.names_, name) - out.names_.begin());
-    if (place == names.size()) return type_error(fmt::format("{} has no argument '{}'", what, name));
-    if (out.values_[place]) return type_error(fmt::format("{} got the argument '{}' twice", what, name));
+Result<Params> Arguments::bind(std::string_view what, std::initializer_list<std::string_view> names, size_t needed) const {
+  Params out(names);
+  if (positional.size() > names.size())
+    return type_error("{} takes at most {} arguments, not {}", what, names.size(), positional.size());
+  for (size_t i = 0; i < positional.size(); ++i) out.values_[i] = &positional[i];
+  for (const auto& [name, value] : named) {
+    const size_t place = std::ranges::find(out.names_, name) - out.names_.begin();
+    if (place == names.size()) return type_error("{} has no argument '{}'", what, name);
+    if (out.values_[place]) return type_error("{} got the argument '{}' twice", what, name);
     out.values_[place] = &value;
   }
+  for (size_t i = 0; i < needed; ++i)
+    if (!out.values_[i]) return type_error("{} needs an argument", what);
   return out;
+}
+
+Status Arguments::none(std::string_view what) const {
+  HUNCH_OK(bind(what, {}));
+  return {};
 }
 
 Result<int64_t> Params::integer(size_t i, int64_t otherwise) const {
   if (!values_[i]) return otherwise;
-  if (!values_[i]->is_int()) return type_error(fmt::format("'{}' must be an integer, not {}", names_[i], type_name(*values_[i])));
+  if (!values_[i]->is_int()) return type_error("'{}' must be an integer, not {}", names_[i], type_name(*values_[i]));
   return values_[i]->as_int();
 }
 
 Result<const Text*> Params::text(size_t i, const Text* otherwise) const {
   if (!values_[i]) return otherwise;
-  if (!values_[i]->is(Kind::String))
-    return type_error(fmt::format("'{}' must be a string, not {}", names_[i], type_name(*values_[i])));
+  if (!values_[i]->is(Kind::String)) return type_error("'{}' must be a string, not {}", names_[i], type_name(*values_[i]));
   return values_[i]->text;
 }
 
@@ -207,10 +208,8 @@ Result<Value> Interpreter::attribute(const Value& object, std::string_view name)
     case Kind::Joiner: break;
     default: {
       if (const Function method = find_method(object, name))
-        return Value::of(
-            static_cast<const Callable*>(heap_.make<Callable>(Callable{.name = name, .function = method, .self = object})));
-      if (lacks(object, name))
-        return type_error(fmt::format("the attribute '{}' of {} is not supported", name, type_name(object)));
+        return Value::of(heap_.make<Callable>(Callable{.name = name, .function = method, .self = object}));
+      if (lacks(object, name)) return type_error("the attribute '{}' of {} is not supported", name, type_name(object));
       if (changes(object, name))
         return undefined(fmt::format("access to attribute '{}' of '{}' object is unsafe.", name, type_name(object)));
       if (object.is(Kind::Dict))
@@ -261,12 +260,11 @@ Result<Value> Interpreter::loop_attribute(const Value& value, std::string_view n
   if (name == "length") return Value::of(length);
   if (name == "depth") return Value::of(int64_t(loop.depth + 1));
   if (name == "depth0") return Value::of(int64_t(loop.depth));
-  if (name == "previtem") return loop.index > 0 ? loop.items[size_t(loop.index) - 1] : undefined("there is no previous item");
-  if (name == "nextitem")
-    return loop.index + 1 < length ? loop.items[size_t(loop.index) + 1] : undefined("there is no next item");
+  if (name == "previtem") return loop.index > 0 ? loop.items[loop.index - 1] : undefined("there is no previous item");
+  if (name == "nextitem") return loop.index + 1 < length ? loop.items[loop.index + 1] : undefined("there is no next item");
   if (name == "cycle" || name == "changed") {
     const Callable method{.name = name, .function = name == "cycle" ? loop_cycle : loop_changed, .self = value};
-    return Value::of(static_cast<const Callable*>(heap_.make<Callable>(method)));
+    return Value::of(heap_.make<Callable>(method));
   }
   return undefined(fmt::format("'jinja2.runtime.LoopContext object' has no attribute '{}'", name));
 }
@@ -287,12 +285,11 @@ Status Interpreter::eval_args(const CallArgs& args, Scope& scope, Evaluated& out
   }
   if (args.dict) {
     HUNCH_TRY(const Value dict, eval(*args.dict, scope));
-    if (!dict.is(Kind::Dict)) return type_error(fmt::format("argument after ** must be a mapping, not {}", type_name(dict)));
+    if (!dict.is(Kind::Dict)) return type_error("argument after ** must be a mapping, not {}", type_name(dict));
     for (const auto& [key, value] : dict.dict->entries) {
       if (!key.is(Kind::String)) return type_error("keywords must be strings");
       for (const auto& known : out.named)
-        if (known.first == key.bytes())
-          return type_error(fmt::format("got multiple values for keyword argument '{}'", known.first));
+        if (known.first == key.bytes()) return type_error("got multiple values for keyword argument '{}'", known.first);
       out.named.push_back({key.bytes(), value});
     }
   }
@@ -319,14 +316,13 @@ Result<Value> Interpreter::call(const Value& callee, const Arguments& args) {
       if (!loop.stmt->recursive) return type_error("the loop must have the 'recursive' marker to be called recursively");
       if (args.positional.size() != 1 || !args.named.empty()) return type_error("loop() takes one argument");
       TextBuilder out(budget_.output_bytes);
-      HUNCH_TRY(const Flow flow, run_for(*loop.stmt, *loop.outer, args.positional[0], loop.depth + 1, out));
-      (void)flow;
+      HUNCH_OK(run_for(*loop.stmt, *loop.outer, args.positional[0], loop.depth + 1, out));
       return finish(out);
     }
     case Kind::Joiner: return std::exchange(callee.joiner->called, true) ? Value::of(callee.joiner->text) : text("", true);
     default: break;
   }
-  return type_error(fmt::format("'{}' object is not callable", type_name(callee)));
+  return type_error("'{}' object is not callable", type_name(callee));
 }
 
 Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments& args) {
@@ -357,10 +353,10 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
   }
   const auto is_param = [&](uint32_t id) { return std::ranges::find(macro.params, id) != macro.params.end(); };
   if (macro.uses_varargs && !is_param(kVarargsName)) {
-    HUNCH_TRY(const Value rest, list({args.positional.begin() + given, args.positional.end()}, SequenceKind::Tuple));
+    HUNCH_TRY(const Value rest, list({args.positional.begin() + given, args.positional.end()}, Tuple));
     set(*scope, kVarargsName, rest);
   } else if (args.positional.size() > count) {
-    return type_error(fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, count));
+    return type_error("macro '{}' takes not more than {} argument(s)", macro.name, count);
   }
   if (macro.uses_caller && !is_param(kCallerName)) {
     Value caller = undefined("No caller defined");
@@ -372,7 +368,7 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
   for (size_t k = 0; k < args.named.size(); ++k) {
     if (used[k]) continue;
     if (!macro.uses_kwargs || is_param(kKwargsName))
-      return type_error(fmt::format("macro '{}' takes no keyword argument '{}'", macro.name, args.named[k].first));
+      return type_error("macro '{}' takes no keyword argument '{}'", macro.name, args.named[k].first);
     HUNCH_OK(rest.set(text(args.named[k].first, true), args.named[k].second));
   }
   if (macro.uses_kwargs && !is_param(kKwargsName)) {
@@ -380,8 +376,7 @@ Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments&
     set(*scope, kKwargsName, dict);
   }
   TextBuilder out(budget_.output_bytes);
-  HUNCH_TRY(const Flow flow, run(macro.body, *scope, out));
-  (void)flow;
+  HUNCH_OK(run(macro.body, *scope, out));
   return finish(out);
 }
 

@@ -1,5 +1,4 @@
 // Interpreter: expressions.
-#include <fmt/format.h>
 
 #include <cmath>
 
@@ -7,6 +6,8 @@
 
 namespace hunch::jinja {
 namespace {
+
+using enum Operator;
 
 constexpr std::string_view kSigns[] = {"+", "-", "*", "/", "//", "%", "**"};
 
@@ -37,39 +38,39 @@ Result<Value> power(int64_t base, int64_t exponent) {
 Result<Value> integers(Operator op, int64_t a, int64_t b) {
   int64_t out = 0;
   switch (op) {
-    case Operator::Add:
+    case Add:
       if (__builtin_add_overflow(a, b, &out)) return overflow();
       return Value::of(out);
-    case Operator::Sub:
+    case Sub:
       if (__builtin_sub_overflow(a, b, &out)) return overflow();
       return Value::of(out);
-    case Operator::Mul:
+    case Mul:
       if (__builtin_mul_overflow(a, b, &out)) return overflow();
       return Value::of(out);
-    case Operator::Pow: return power(a, b);
+    case Pow: return power(a, b);
     default: break;
   }
   if (b == 0) return division_by_zero();
-  if (op == Operator::Div) return Value::of(double(a) / double(b));
-  if (b == -1) return integers(op == Operator::Mod ? Operator::Mul : Operator::Sub, 0, a);  // INT64_MIN traps
-  return Value::of(op == Operator::FloorDiv ? floor_div(a, b) : a - floor_div(a, b) * b);
+  if (op == Div) return Value::of(double(a) / double(b));
+  if (b == -1) return integers(op == Mod ? Mul : Sub, 0, a);  // INT64_MIN traps
+  return Value::of(op == FloorDiv ? floor_div(a, b) : a - floor_div(a, b) * b);
 }
 
 Result<Value> reals(Operator op, double a, double b) {
   switch (op) {
-    case Operator::Add: return Value::of(a + b);
-    case Operator::Sub: return Value::of(a - b);
-    case Operator::Mul: return Value::of(a * b);
-    case Operator::Pow:
+    case Add: return Value::of(a + b);
+    case Sub: return Value::of(a - b);
+    case Mul: return Value::of(a * b);
+    case Pow:
       if (a < 0 && b != std::floor(b)) return type_error("complex numbers are not supported");
       if (a == 0 && b < 0) return division_by_zero();
       return Value::of(std::pow(a, b));
     default: break;
   }
   if (b == 0) return division_by_zero();
-  if (op == Operator::Div) return Value::of(a / b);
+  if (op == Div) return Value::of(a / b);
   const double mod = floor_mod(a, b);
-  return Value::of(op == Operator::Mod ? mod : std::floor((a - mod) / b + 0.5));
+  return Value::of(op == Mod ? mod : std::floor((a - mod) / b + 0.5));
 }
 
 Text escaped(const Text& text, Heap& heap, size_t limit) {
@@ -83,48 +84,47 @@ Text escaped(const Text& text, Heap& heap, size_t limit) {
         : c == '"'                           ? "&#34;"
                                              : "";
     if (entity.empty()) out.append(text, i, i + 1);
-    else out.append(entity, false);
+    else out.append(entity);
   }
   return out.finish(heap);
 }
 
-Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
-
 }
 
 Result<Value> Interpreter::eval(const Expr& expr, Scope& scope) {
-  if (expr.kind == ExprKind::Literal) return expr.value;
+  using enum ExprKind;
+  if (expr.kind == Literal) return expr.value;
   const Deeper deeper(depth_);
   if (depth_ > kMaxRunDepth) return too_deep();
   line_ = expr.line;
   HUNCH_OK(spend(1));
   switch (expr.kind) {
-    case ExprKind::Literal: return expr.value;
-    case ExprKind::Name: return eval_name(expr, scope);
-    case ExprKind::List:
-    case ExprKind::Tuple: return eval_sequence(expr, scope);
-    case ExprKind::Dict: return eval_dict(expr, scope);
-    case ExprKind::Attribute: {
+    case Literal: return expr.value;
+    case Name: return eval_name(expr, scope);
+    case List:
+    case Tuple: return eval_sequence(expr, scope);
+    case Dict: return eval_dict(expr, scope);
+    case Attribute: {
       HUNCH_TRY(const Value object, eval(*expr.parts[0], scope));
       return attribute(object, expr.text);
     }
-    case ExprKind::Item: return eval_item(expr, scope);
-    case ExprKind::Slice: return type_error("a slice within a tuple of indices is not supported");
-    case ExprKind::Call: return eval_call(expr, scope);
-    case ExprKind::Filter:
-    case ExprKind::Test: return eval_function(expr, scope);
-    case ExprKind::Not: {
+    case Item: return eval_item(expr, scope);
+    case Slice: return type_error("a slice within a tuple of indices is not supported");
+    case Call: return eval_call(expr, scope);
+    case Filter:
+    case Test: return eval_function(expr, scope);
+    case Not: {
       HUNCH_TRY(const Value value, eval(*expr.parts[0], scope));
       return Value::of(!truth(value));
     }
-    case ExprKind::Negate:
-    case ExprKind::Plus: return eval_sign(expr, scope);
-    case ExprKind::Arith: return eval_arith(expr, scope);
-    case ExprKind::Concat: return eval_concat(expr, scope);
-    case ExprKind::Compare: return eval_compare(expr, scope);
-    case ExprKind::And:
-    case ExprKind::Or:
-    case ExprKind::Ternary: return eval_logic(expr, scope);
+    case Negate:
+    case Plus: return eval_sign(expr, scope);
+    case Arith: return eval_arith(expr, scope);
+    case Concat: return eval_concat(expr, scope);
+    case Compare: return eval_compare(expr, scope);
+    case And:
+    case Or:
+    case Ternary: return eval_logic(expr, scope);
   }
   return Value();
 }
@@ -138,11 +138,8 @@ Result<Value> Interpreter::eval_name(const Expr& expr, Scope& scope) {
 Result<Value> Interpreter::eval_sequence(const Expr& expr, Scope& scope) {
   std::vector<Value> items;
   items.reserve(expr.parts.size());
-  for (const Expr* part : expr.parts) {
-    HUNCH_TRY(const Value item, eval(*part, scope));
-    items.push_back(item);
-  }
-  return make_sequence(heap_, items, expr.kind == ExprKind::List ? SequenceKind::List : SequenceKind::Tuple);
+  for (const Expr* part : expr.parts) { HUNCH_TRY(items.emplace_back(), eval(*part, scope)); }
+  return make_sequence(heap_, items, expr.kind == ExprKind::List ? List : Tuple);
 }
 
 Result<Value> Interpreter::eval_dict(const Expr& expr, Scope& scope) {
@@ -170,7 +167,7 @@ Result<Value> Interpreter::eval_item(const Expr& expr, Scope& scope) {
 Result<Value> Interpreter::slice(const Value& object, const Value& lower, const Value& upper, const Value& step_value) {
   if (object.is(Kind::Undefined)) return undefined_error(object);
   const bool text = object.is(Kind::String), sequence = object.is(Kind::Sequence) && object.sequence->indexable();
-  if (!text && !sequence) return type_error(fmt::format("'{}' object cannot be sliced", type_name(object)));
+  if (!text && !sequence) return type_error("'{}' object cannot be sliced", type_name(object));
   for (const Value* bound : {&lower, &upper, &step_value})
     if (!bound->is_int() && !bound->is(Kind::None)) return type_error("slice indices must be integers or None");
   const int64_t length = text ? object.text->length() : std::ssize(object.sequence->items);
@@ -195,7 +192,7 @@ Result<Value> Interpreter::slice(const Value& object, const Value& lower, const 
     kept.push_back(items[i]);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  if (!text) return list(kept, object.sequence->kind == SequenceKind::Tuple ? SequenceKind::Tuple : SequenceKind::List);
+  if (!text) return list(kept, object.sequence->kind == Tuple ? Tuple : List);
   TextBuilder out(budget_.output_bytes);
   for (const Value& character : kept) out.append(*character.text);
   return finish(out);
@@ -203,7 +200,7 @@ Result<Value> Interpreter::slice(const Value& object, const Value& lower, const 
 
 Result<Value> Interpreter::eval_function(const Expr& expr, Scope& scope) {
   const bool filter = expr.kind == ExprKind::Filter;
-  if (!expr.function) return type_error(fmt::format("the {} '{}' is not supported", filter ? "filter" : "test", expr.text));
+  if (!expr.function) return type_error("the {} '{}' is not supported", filter ? "filter" : "test", expr.text);
   HUNCH_TRY(const Value input, eval(*expr.parts[0], scope));
   Evaluated args;
   if (expr.args) HUNCH_OK(eval_args(*expr.args, scope, args));
@@ -216,11 +213,11 @@ Result<Value> Interpreter::eval_sign(const Expr& expr, Scope& scope) {
   const bool negate = expr.kind == ExprKind::Negate;
   if (value.is_int()) {
     if (!negate) return Value::of(value.as_int());
-    return arithmetic(Operator::Sub, Value::of(int64_t(0)), value);
+    return arithmetic(Sub, Value::of(int64_t(0)), value);
   }
   if (value.is(Kind::Float)) return Value::of(negate ? -value.real : value.real);
   if (value.is(Kind::Undefined)) return undefined_error(value);
-  return type_error(fmt::format("bad operand type for unary {}: '{}'", negate ? '-' : '+', type_name(value)));
+  return type_error("bad operand type for unary {}: '{}'", negate ? '-' : '+', type_name(value));
 }
 
 Result<Value> Interpreter::eval_arith(const Expr& expr, Scope& scope) {
@@ -228,21 +225,20 @@ Result<Value> Interpreter::eval_arith(const Expr& expr, Scope& scope) {
   for (size_t i = 0; i < expr.chain.size();) {
     HUNCH_TRY(const Value right, eval(*expr.chain[i].right, scope));
     line_ = expr.line;
-    if (left.is(Kind::String) && right.is(Kind::String) && expr.chain[i].op == Operator::Add && !left.text->markup &&
-        !right.text->markup) {
+    if (left.is(Kind::String) && right.is(Kind::String) && expr.chain[i].op == Add && !left.text->markup && !right.text->markup) {
       // A chain of strings is joined once, not once for each sign.
       TextBuilder out(budget_.output_bytes);
       out.append(*left.text);
       out.append(*right.text);
       Value next;
-      for (++i; i < expr.chain.size() && expr.chain[i].op == Operator::Add; ++i) {
+      for (++i; i < expr.chain.size() && expr.chain[i].op == Add; ++i) {
         HUNCH_TRY(next, eval(*expr.chain[i].right, scope));
         if (!next.is(Kind::String) || next.text->markup) break;
         out.append(*next.text);
       }
       HUNCH_TRY(left, finish(out));
-      if (i < expr.chain.size() && expr.chain[i].op == Operator::Add) {
-        HUNCH_TRY(left, arithmetic(Operator::Add, left, next));
+      if (i < expr.chain.size() && expr.chain[i].op == Add) {
+        HUNCH_TRY(left, arithmetic(Add, left, next));
         ++i;
       }
       continue;
@@ -257,10 +253,10 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
   HUNCH_OK(spend(1));
   if (a.is_int() && b.is_int()) return integers(op, a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return reals(op, a.as_real(), b.as_real());
-  if (op == Operator::Mod && a.is(Kind::String)) return format_percent(*this, *a.text, b);
+  if (op == Mod && a.is(Kind::String)) return format_percent(*this, *a.text, b);
   for (const Value* side : {&a, &b})
     if (side->is(Kind::Undefined)) return undefined_error(*side);
-  if (op == Operator::Add && a.is(Kind::String) && b.is(Kind::String)) {
+  if (op == Add && a.is(Kind::String) && b.is(Kind::String)) {
     TextBuilder out(budget_.output_bytes);
     const bool markup = a.text->markup || b.text->markup;
     out.append(markup && !a.text->markup ? escaped(*a.text, heap_, budget_.output_bytes) : *a.text);
@@ -270,13 +266,13 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
     text.markup = markup;
     return make_text(heap_, text);
   }
-  const auto plain = [](const Value& v) { return v.is(Kind::Sequence) && v.sequence->kind <= SequenceKind::Tuple; };
-  if (op == Operator::Add && plain(a) && plain(b) && a.sequence->kind == b.sequence->kind) {
+  const auto plain = [](const Value& v) { return v.is(Kind::Sequence) && v.sequence->kind <= Tuple; };
+  if (op == Add && plain(a) && plain(b) && a.sequence->kind == b.sequence->kind) {
     std::vector<Value> items(a.sequence->items.begin(), a.sequence->items.end());
     items.insert(items.end(), b.sequence->items.begin(), b.sequence->items.end());
     return list(items, a.sequence->kind);
   }
-  if (op == Operator::Mul && (a.is_int() || b.is_int())) {
+  if (op == Mul && (a.is_int() || b.is_int())) {
     const Value& many = a.is_int() ? b : a;
     const int64_t times = std::max<int64_t>(0, a.is_int() ? a.as_int() : b.as_int());
     if (many.is(Kind::String)) {
@@ -297,8 +293,7 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
       return list(items, many.sequence->kind);
     }
   }
-  return type_error(
-      fmt::format("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b)));
+  return type_error("unsupported operand type(s) for {}: '{}' and '{}'", kSigns[size_t(op)], type_name(a), type_name(b));
 }
 
 Result<Value> Interpreter::eval_concat(const Expr& expr, Scope& scope) {
@@ -317,20 +312,20 @@ Result<Value> Interpreter::eval_compare(const Expr& expr, Scope& scope) {
     line_ = expr.line;
     bool holds = false;
     switch (operand.op) {
-      case Operator::Eq: holds = equal(left, right); break;
-      case Operator::Ne: holds = !equal(left, right); break;
-      case Operator::In:
-      case Operator::NotIn: {
+      case Eq: holds = equal(left, right); break;
+      case Ne: holds = !equal(left, right); break;
+      case In:
+      case NotIn: {
         HUNCH_TRY(holds, contains(right, left));
-        if (operand.op == Operator::NotIn) holds = !holds;
+        if (operand.op == NotIn) holds = !holds;
         break;
       }
       default: {
         if (left.is(Kind::Undefined)) return undefined_error(left);
         if (right.is(Kind::Undefined)) return undefined_error(right);
-        const bool swapped = operand.op == Operator::Gt || operand.op == Operator::Le;
+        const bool swapped = operand.op == Gt || operand.op == Le;
         HUNCH_TRY(holds, swapped ? less(right, left) : less(left, right));
-        if (operand.op == Operator::Le || operand.op == Operator::Ge) {
+        if (operand.op == Le || operand.op == Ge) {
           const bool nan = (left.is(Kind::Float) && std::isnan(left.real)) || (right.is(Kind::Float) && std::isnan(right.real));
           holds = !holds && !nan;
         }
@@ -346,8 +341,7 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
   switch (container.kind) {
     case Kind::Undefined: return false;
     case Kind::String:
-      if (!item.is(Kind::String))
-        return type_error(fmt::format("'in <string>' requires string as left operand, not {}", type_name(item)));
+      if (!item.is(Kind::String)) return type_error("'in <string>' requires string as left operand, not {}", type_name(item));
       HUNCH_OK(spend(1 + int64_t(container.bytes().size() / 256)));
       return container.bytes().find(item.bytes()) != std::string_view::npos;
     case Kind::Sequence: {
@@ -356,11 +350,10 @@ Result<bool> Interpreter::contains(const Value& container, const Value& item) {
       return std::ranges::any_of(items, [&](const Value& one) { return equal(one, item); });
     }
     case Kind::Dict: {
-      HUNCH_TRY(const size_t hash, hash_of(item));
-      (void)hash;
+      HUNCH_OK(hash_of(item));
       return container.dict->find(item) != nullptr;
     }
-    default: return type_error(fmt::format("argument of type '{}' is not iterable", type_name(container)));
+    default: return type_error("argument of type '{}' is not iterable", type_name(container));
   }
 }
 

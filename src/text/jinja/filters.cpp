@@ -1,8 +1,6 @@
 // Filters over one value: text, numbers, JSON. Those over sequences are in filters_lists.cpp, the table is there too.
 #include "text/jinja/filters.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 #include <cmath>
 
@@ -60,8 +58,6 @@ std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
   return number->negative ? -value : value;
 }
 
-Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
-
 std::optional<Value> truncated(double value) {
   if (!std::isfinite(value) || std::fabs(value) >= 9.2e18) return {};
   return Value::of(int64_t(value));
@@ -71,9 +67,8 @@ std::optional<Value> truncated(double value) {
 
 namespace filters {
 
-Result<Value> to_int(In in, const Value& value, Args args) {
-  (void)in;
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'int'", {"default", "base"}));
+Result<Value> to_int(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, args.bind("the filter 'int'", {"default", "base"}));
   HUNCH_TRY(const int64_t base, params.integer(1, 10));
   const Value otherwise = params[0] ? *params[0] : Value::of(int64_t(0));
   std::optional<Value> out;
@@ -87,9 +82,8 @@ Result<Value> to_int(In in, const Value& value, Args args) {
   return out ? *out : otherwise;
 }
 
-Result<Value> to_float(In in, const Value& value, Args args) {
-  (void)in;
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'float'", {"default"}));
+Result<Value> to_float(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, args.bind("the filter 'float'", {"default"}));
   if (value.is(Kind::Undefined)) return undefined_error(value);
   if (value.is_number()) return Value::of(value.as_real());
   if (value.is(Kind::String))
@@ -98,20 +92,19 @@ Result<Value> to_float(In in, const Value& value, Args args) {
 }
 
 Result<Value> absolute(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'abs'", {}));
+  HUNCH_OK(args.none("the filter 'abs'"));
   if (value.is(Kind::Float)) return Value::of(std::fabs(value.real));
-  if (!value.is_int()) return type_error(fmt::format("bad operand type for abs(): '{}'", type_name(value)));
+  if (!value.is_int()) return type_error("bad operand type for abs(): '{}'", type_name(value));
   return value.as_int() < 0 ? in.arithmetic(Operator::Sub, Value::of(int64_t(0)), value) : Value::of(value.as_int());
 }
 
 // Half to even of the exact decimal value, as Python rounds.
-Result<Value> round(In in, const Value& value, Args args) {
-  (void)in;
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'round'", {"precision", "method"}));
+Result<Value> round(In, const Value& value, Args args) {
+  HUNCH_TRY(const Params params, args.bind("the filter 'round'", {"precision", "method"}));
   HUNCH_TRY(const int64_t precision, params.integer(0, 0));
   const Text common{.bytes = "common"};
   HUNCH_TRY(const Text* method, params.text(1, &common));
-  if (!value.is_number()) return type_error(fmt::format("type {} doesn't define __round__ method", type_name(value)));
+  if (!value.is_number()) return type_error("type {} doesn't define __round__ method", type_name(value));
   if (method->bytes == "ceil" || method->bytes == "floor") {
     const double scale = std::pow(10.0, double(precision));
     const double scaled = value.as_real() * scale;
@@ -133,7 +126,7 @@ Result<Value> round(In in, const Value& value, Args args) {
 }
 
 Result<Value> string(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'string'", {}));
+  HUNCH_OK(args.none("the filter 'string'"));
   return in.str(value);
 }
 
@@ -148,20 +141,19 @@ Result<Value> capitalize(In in, const Value& value, Args args) { return by_metho
 Result<Value> trim(In in, const Value& value, Args args) { return by_method(in, value, args, "strip"); }
 
 Result<Value> replace(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'replace'", {"old", "new", "count"}));
+  HUNCH_TRY(const Params params, args.bind("the filter 'replace'", {"old", "new", "count"}));
   std::vector<Value> given;
   for (size_t i = 0; i < 2; ++i) {
     if (!params[i]) return type_error("the filter 'replace' needs two arguments");
-    HUNCH_TRY(const Value text, in.str(*params[i]));
-    given.push_back(text);
+    HUNCH_TRY(given.emplace_back(), in.str(*params[i]));
   }
-  if (params[2] && !params[2]->is(Kind::None)) given.push_back(*params[2]);
+  if (params.given(2)) given.push_back(*params[2]);
   return by_method(in, value, {given, {}}, "replace");
 }
 
 // A word begins at the start and behind a hyphen, white space or an opening bracket.
 Result<Value> title(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'title'", {}));
+  HUNCH_OK(args.none("the filter 'title'"));
   HUNCH_TRY(const Value text, in.str(value));
   std::string out;
   bool begins = true;
@@ -175,8 +167,8 @@ Result<Value> title(In in, const Value& value, Args args) {
 }
 
 Result<Value> indent(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'indent'", {"width", "first", "blank"}));
-  if (!value.is(Kind::String)) return type_error(fmt::format("the filter 'indent' takes a string, not {}", type_name(value)));
+  HUNCH_TRY(const Params params, args.bind("the filter 'indent'", {"width", "first", "blank"}));
+  if (!value.is(Kind::String)) return type_error("the filter 'indent' takes a string, not {}", type_name(value));
   Text indention{.trusted = true};
   std::string spaces;
   if (params[0] && params[0]->is(Kind::String)) {
@@ -189,15 +181,15 @@ Result<Value> indent(In in, const Value& value, Args args) {
   }
   TextBuilder with_newline(in.text_limit());
   with_newline.append(*value.text);
-  with_newline.append("\n", false);  // so that a last empty line counts
+  with_newline.append("\n");  // so that a last empty line counts
   HUNCH_TRY(const Value whole, in.finish(with_newline));
   HUNCH_TRY(const Value split, find_method(whole, "splitlines")(in, whole, {}));
   const auto lines = split.sequence->items;
   TextBuilder out(in.text_limit());
-  if (params.flag(1, false)) out.append(indention);
+  if (params.flag(1)) out.append(indention);
   for (size_t i = 0; i < lines.size() && !out.full(); ++i) {
-    if (i > 0) out.append("\n", false);
-    if (i > 0 && (params.flag(2, false) || !lines[i].bytes().empty())) out.append(indention);
+    if (i > 0) out.append("\n");
+    if (i > 0 && (params.flag(2) || !lines[i].bytes().empty())) out.append(indention);
     out.append(*lines[i].text);
   }
   return in.finish(out);
@@ -208,7 +200,7 @@ Result<Value> format(In in, const Value& value, Args args) {
   if (!args.positional.empty() && !args.named.empty())
     return type_error("can't handle positional and keyword arguments at the same time");
   if (args.named.empty()) {
-    HUNCH_TRY(const Value all, in.list({args.positional.begin(), args.positional.end()}, SequenceKind::Tuple));
+    HUNCH_TRY(const Value all, in.list({args.positional.begin(), args.positional.end()}, Tuple));
     return format_percent(in, *text.text, all);
   }
   DictBuilder names(in.heap());
@@ -224,13 +216,13 @@ Result<Value> marked(In in, const Text& text) {
 }
 
 Result<Value> safe(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'safe'", {}));
+  HUNCH_OK(args.none("the filter 'safe'"));
   HUNCH_TRY(const Value text, in.str(value));
   return marked(in, *text.text);
 }
 
 Result<Value> escape(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'escape'", {}));
+  HUNCH_OK(args.none("the filter 'escape'"));
   HUNCH_TRY(const Value text, in.str(value));
   if (text.text->markup) return text;
   // Joining with a text that is marked already is what escapes.
@@ -239,12 +231,11 @@ Result<Value> escape(In in, const Value& value, Args args) {
 }
 
 Result<Value> tojson(In in, const Value& value, Args args) {
-  HUNCH_TRY(
-      const Params params, Params::bind(args, "the filter 'tojson'", {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  HUNCH_TRY(const Params params, args.bind("the filter 'tojson'", {"ensure_ascii", "indent", "separators", "sort_keys"}));
   JsonStyle style;
-  style.ascii = params.flag(0, false);
-  style.sort_keys = params.flag(3, false);
-  if (params[1] && !params[1]->is(Kind::None)) {
+  style.ascii = params.flag(0);
+  style.sort_keys = params.flag(3);
+  if (params.given(1)) {
     style.lines = true;
     style.item_separator.assign(1, ',');
     if (params[1]->is(Kind::String)) {
@@ -255,7 +246,7 @@ Result<Value> tojson(In in, const Value& value, Args args) {
       style.indent.assign(std::max<int64_t>(0, width), ' ');
     }
   }
-  if (params[2] && !params[2]->is(Kind::None)) {
+  if (params.given(2)) {
     HUNCH_TRY(const auto pair, in.iterate(*params[2]));
     if (pair.size() != 2 || !pair[0].is(Kind::String) || !pair[1].is(Kind::String))
       return type_error("'separators' of 'tojson' are two strings");
@@ -268,8 +259,8 @@ Result<Value> tojson(In in, const Value& value, Args args) {
 }
 
 Result<Value> otherwise(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'default'", {"default_value", "boolean"}));
-  if (!value.is(Kind::Undefined) && !(params.flag(1, false) && !truth(value))) return value;
+  HUNCH_TRY(const Params params, args.bind("the filter 'default'", {"default_value", "boolean"}));
+  if (!value.is(Kind::Undefined) && !(params.flag(1) && !truth(value))) return value;
   return params[0] ? *params[0] : in.text("", true);
 }
 

@@ -1,5 +1,4 @@
 // Filters over sequences and mappings, and the table of all filters.
-#include <fmt/format.h>
 
 #include <charconv>
 
@@ -53,8 +52,10 @@ class Getter {
   bool ignore_case_;
 };
 
-// Items with what they are ordered by; stable, as Python sorts. `reverse` keeps equal ones in order too.
-Status sort_by_key(In in, std::vector<std::pair<Value, Value>>& keyed, bool reverse) {
+using Keyed = std::vector<std::pair<Value, Value>>;  // items behind what they are ordered by
+
+// Stable, as Python sorts. `reverse` keeps equal ones in order too.
+Status sort_by_key(In in, Keyed& keyed, bool reverse) {
   HUNCH_OK(in.spend(std::ssize(keyed) * 8));
   Status failed;
   std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {
@@ -63,52 +64,50 @@ Status sort_by_key(In in, std::vector<std::pair<Value, Value>>& keyed, bool reve
     if (!before.ok()) failed = before.error();
     return before.ok() && before.value();
   });
-  if (!failed.ok()) return usage_error(failed.error().message);
-  return {};
+  return failed;
 }
 
-std::vector<Value> items_of(const std::vector<std::pair<Value, Value>>& keyed) {
+std::vector<Value> items_of(const Keyed& keyed) {
   std::vector<Value> out;
   for (const auto& [key, item] : keyed) out.push_back(item);
   return out;
 }
 
 Result<Value> length(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'length'", {}));
+  HUNCH_OK(args.none("the filter 'length'"));
   switch (value.kind) {
     case Kind::Undefined: return Value::of(int64_t(0));
     case Kind::String: return Value::of(value.text->length());
     case Kind::Dict: return Value::of(std::ssize(value.dict->entries));
     case Kind::Loop: HUNCH_OK(in.pull(*value.loop, INT64_MAX)); return Value::of(std::ssize(value.loop->items));
     case Kind::Sequence:
-      if (value.sequence->kind != SequenceKind::Generator) return Value::of(std::ssize(value.sequence->items));
+      if (value.sequence->kind != Generator) return Value::of(std::ssize(value.sequence->items));
       [[fallthrough]];
-    default: return type_error(fmt::format("object of type '{}' has no len()", type_name(value)));
+    default: return type_error("object of type '{}' has no len()", type_name(value));
   }
 }
 
 Result<Value> first(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'first'", {}));
+  HUNCH_OK(args.none("the filter 'first'"));
   HUNCH_TRY(const auto items, in.iterate(value));
   return items.empty() ? in.undefined("No first item, sequence was empty.") : items.front();
 }
 
 Result<Value> last(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'last'", {}));
-  if (value.is(Kind::Sequence) && value.sequence->kind == SequenceKind::Generator)
-    return type_error("'generator' object is not reversible");
+  HUNCH_OK(args.none("the filter 'last'"));
+  if (value.is(Kind::Sequence) && value.sequence->kind == Generator) return type_error("'generator' object is not reversible");
   HUNCH_TRY(const auto items, in.iterate(value));
   return items.empty() ? in.undefined("No last item, sequence was empty.") : items.back();
 }
 
 Result<Value> to_list(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'list'", {}));
+  HUNCH_OK(args.none("the filter 'list'"));
   HUNCH_TRY(const auto items, in.iterate(value));
   return in.list({items.begin(), items.end()});
 }
 
 Result<Value> join(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'join'", {"d", "attribute"}));
+  HUNCH_TRY(const Params params, args.bind("the filter 'join'", {"d", "attribute"}));
   HUNCH_TRY(const Getter getter, Getter::make(in, params[1], nullptr, false));
   HUNCH_TRY(const auto items, in.iterate(value));
   const Value nothing = in.text("", true);
@@ -123,18 +122,18 @@ Result<Value> join(In in, const Value& value, Args args) {
 }
 
 Result<Value> reverse(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'reverse'", {}));
+  HUNCH_OK(args.none("the filter 'reverse'"));
   HUNCH_TRY(const auto items, in.iterate(value));
   std::vector<Value> out(items.rbegin(), items.rend());
-  const bool walks = value.is(Kind::Sequence) && value.sequence->kind == SequenceKind::Generator;  // Python copies it
-  if (!value.is(Kind::String)) return in.list(out, walks ? SequenceKind::List : SequenceKind::Generator);
+  const bool walks = value.is(Kind::Sequence) && value.sequence->kind == Generator;  // Python copies it
+  if (!value.is(Kind::String)) return in.list(out, walks ? List : Generator);
   TextBuilder text(in.text_limit());
   for (const Value& character : out) text.append(*character.text);
   return in.finish(text);
 }
 
 Result<Value> sort(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'sort'", {"reverse", "case_sensitive", "attribute"}));
+  HUNCH_TRY(const Params params, args.bind("the filter 'sort'", {"reverse", "case_sensitive", "attribute"}));
   HUNCH_TRY(const auto items, in.iterate(value));
   std::vector<Getter> getters;  // "age,name": by the one, then by the other
   if (params[2] && params[2]->is(Kind::String)) {
@@ -142,49 +141,46 @@ Result<Value> sort(In in, const Value& value, Args args) {
     for (bool more = true; more;) {
       const size_t comma = std::min(rest.find(','), rest.size());
       const Value path = in.text(rest.substr(0, comma));
-      HUNCH_TRY(Getter getter, Getter::make(in, &path, nullptr, !params.flag(1, false)));
+      HUNCH_TRY(Getter getter, Getter::make(in, &path, nullptr, !params.flag(1)));
       getters.push_back(std::move(getter));
       more = comma < rest.size();
       rest.remove_prefix(std::min(comma + 1, rest.size()));
     }
   } else {
-    HUNCH_TRY(Getter getter, Getter::make(in, params[2], nullptr, !params.flag(1, false)));
+    HUNCH_TRY(Getter getter, Getter::make(in, params[2], nullptr, !params.flag(1)));
     getters.push_back(std::move(getter));
   }
-  std::vector<std::pair<Value, Value>> keyed;
+  Keyed keyed;
   for (const Value& item : items) {
     std::vector<Value> keys;
-    for (const Getter& getter : getters) {
-      HUNCH_TRY(const Value key, getter(item));
-      keys.push_back(key);
-    }
+    for (const Getter& getter : getters) { HUNCH_TRY(keys.emplace_back(), getter(item)); }
     HUNCH_TRY(const Value key, in.list(keys));
     keyed.push_back({key, item});
   }
-  HUNCH_OK(sort_by_key(in, keyed, params.flag(0, false)));
+  HUNCH_OK(sort_by_key(in, keyed, params.flag(0)));
   return in.list(items_of(keyed));
 }
 
 Result<Value> dictsort(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'dictsort'", {"case_sensitive", "by", "reverse"}));
-  if (!value.is(Kind::Dict)) return type_error(fmt::format("the filter 'dictsort' takes a dict, not {}", type_name(value)));
+  HUNCH_TRY(const Params params, args.bind("the filter 'dictsort'", {"case_sensitive", "by", "reverse"}));
+  if (!value.is(Kind::Dict)) return type_error("the filter 'dictsort' takes a dict, not {}", type_name(value));
   const Text by_key{.bytes = "key"};
   HUNCH_TRY(const Text* by, params.text(1, &by_key));
   if (by->bytes != "key" && by->bytes != "value") return type_error("You can only sort by either \"key\" or \"value\"");
-  HUNCH_TRY(const Getter fold, Getter::make(in, nullptr, nullptr, !params.flag(0, false)));
-  std::vector<std::pair<Value, Value>> keyed;
+  HUNCH_TRY(const Getter fold, Getter::make(in, nullptr, nullptr, !params.flag(0)));
+  Keyed keyed;
   for (const auto& [key, entry] : value.dict->entries) {
     HUNCH_TRY(const Value order, fold(by->bytes == "key" ? key : entry));
-    HUNCH_TRY(const Value pair, in.list({key, entry}, SequenceKind::Tuple));
+    HUNCH_TRY(const Value pair, in.list({key, entry}, Tuple));
     keyed.push_back({order, pair});
   }
-  HUNCH_OK(sort_by_key(in, keyed, params.flag(2, false)));
+  HUNCH_OK(sort_by_key(in, keyed, params.flag(2)));
   return in.list(items_of(keyed));
 }
 
 Result<Value> unique(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'unique'", {"case_sensitive", "attribute"}));
-  HUNCH_TRY(const Getter getter, Getter::make(in, params[1], nullptr, !params.flag(0, false)));
+  HUNCH_TRY(const Params params, args.bind("the filter 'unique'", {"case_sensitive", "attribute"}));
+  HUNCH_TRY(const Getter getter, Getter::make(in, params[1], nullptr, !params.flag(0)));
   HUNCH_TRY(const auto items, in.iterate(value));
   DictBuilder seen(in.heap());
   std::vector<Value> out;
@@ -194,21 +190,20 @@ Result<Value> unique(In in, const Value& value, Args args) {
     HUNCH_OK(seen.set(key, Value::none()));
     if (seen.size() > before) out.push_back(item);
   }
-  return in.list(out, SequenceKind::Generator);
+  return in.list(out, Generator);
 }
 
 Result<Value> extreme(In in, const Value& value, Args args, bool greatest) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'min' or 'max'", {"case_sensitive", "attribute"}));
-  HUNCH_TRY(const Getter getter, Getter::make(in, params[1], nullptr, !params.flag(0, false)));
+  HUNCH_TRY(const Params params, args.bind("the filter 'min' or 'max'", {"case_sensitive", "attribute"}));
+  HUNCH_TRY(const Getter getter, Getter::make(in, params[1], nullptr, !params.flag(0)));
   HUNCH_TRY(const auto items, in.iterate(value));
   if (items.empty()) return in.undefined("No aggregated item, sequence was empty.");
   Value best = items[0];
   HUNCH_TRY(Value best_key, getter(best));
   for (const Value& item : items.subspan(1)) {
     HUNCH_TRY(const Value key, getter(item));
-    const auto better = greatest ? less(best_key, key) : less(key, best_key);
-    if (!better.ok()) return type_error(better.error().message);
-    if (better.value()) best = item, best_key = key;
+    HUNCH_TRY(const bool better, greatest ? less(best_key, key) : less(key, best_key));
+    if (better) best = item, best_key = key;
   }
   return best;
 }
@@ -216,7 +211,7 @@ Result<Value> smallest(In in, const Value& value, Args args) { return extreme(in
 Result<Value> greatest(In in, const Value& value, Args args) { return extreme(in, value, args, true); }
 
 Result<Value> sum(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'sum'", {"attribute", "start"}));
+  HUNCH_TRY(const Params params, args.bind("the filter 'sum'", {"attribute", "start"}));
   HUNCH_TRY(const Getter getter, Getter::make(in, params[0], nullptr, false));
   HUNCH_TRY(const auto items, in.iterate(value));
   Value total = params[1] ? *params[1] : Value::of(int64_t(0));
@@ -229,48 +224,42 @@ Result<Value> sum(In in, const Value& value, Args args) {
 }
 
 Result<Value> items(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the filter 'items'", {}));
-  if (value.is(Kind::Undefined)) return in.list({}, SequenceKind::Generator);
+  HUNCH_OK(args.none("the filter 'items'"));
+  if (value.is(Kind::Undefined)) return in.list({}, Generator);
   if (!value.is(Kind::Dict)) return type_error("Can only get item pairs from a mapping.");
   HUNCH_TRY(const Value pairs, find_method(value, "items")(in, value, {}));
   HUNCH_TRY(const auto all, in.iterate(pairs));
-  return in.list({all.begin(), all.end()}, SequenceKind::Generator);
+  return in.list({all.begin(), all.end()}, Generator);
 }
 
 // Of what is false jinja2 takes nothing, not even the other arguments.
 Result<Value> map(In in, const Value& value, Args args) {
   std::vector<Value> out;
-  if (!truth(value)) return in.list(out, SequenceKind::Generator);
+  if (!truth(value)) return in.list(out, Generator);
   if (args.positional.empty()) {
     const Value *path = nullptr, *fallback = nullptr;
     for (const auto& [name, given] : args.named) {
       if (name == "attribute") path = &given;
       else if (name == "default") fallback = &given;
-      else return type_error(fmt::format("Unexpected keyword argument '{}'", name));
+      else return type_error("Unexpected keyword argument '{}'", name);
     }
     if (!path) return type_error("map requires a filter argument");
     HUNCH_TRY(const Getter getter, Getter::make(in, path, fallback, false));
     HUNCH_TRY(const auto items, in.iterate(value));
-    for (const Value& item : items) {
-      HUNCH_TRY(const Value got, getter(item));
-      out.push_back(got);
-    }
-    return in.list(out, SequenceKind::Generator);
+    for (const Value& item : items) { HUNCH_TRY(out.emplace_back(), getter(item)); }
+    return in.list(out, Generator);
   }
   if (!args.positional[0].is(Kind::String)) return type_error("map requires the name of a filter");
   const Function function = find_filter(args.positional[0].bytes());
-  if (!function) return type_error(fmt::format("the filter {} is not supported", excerpt(args.positional[0].bytes())));
+  if (!function) return type_error("the filter {} is not supported", excerpt(args.positional[0].bytes()));
   HUNCH_TRY(const auto items, in.iterate(value));
-  for (const Value& item : items) {
-    HUNCH_TRY(const Value got, function(in, item, {args.positional.subspan(1), args.named}));
-    out.push_back(got);
-  }
-  return in.list(out, SequenceKind::Generator);
+  for (const Value& item : items) { HUNCH_TRY(out.emplace_back(), function(in, item, {args.positional.subspan(1), args.named})); }
+  return in.list(out, Generator);
 }
 
 template <bool kKeep, bool kByAttribute>
 Result<Value> choose(In in, const Value& value, Args args) {
-  if (!truth(value)) return in.list({}, SequenceKind::Generator);
+  if (!truth(value)) return in.list({}, Generator);
   auto rest = args.positional;
   std::optional<Getter> getter;
   if (kByAttribute) {
@@ -282,7 +271,7 @@ Result<Value> choose(In in, const Value& value, Args args) {
   if (!rest.empty()) {
     if (!rest[0].is(Kind::String)) return type_error("the name of a test is a string");
     test = find_test(rest[0].bytes());
-    if (!test) return type_error(fmt::format("the test {} is not supported", excerpt(rest[0].bytes())));
+    if (!test) return type_error("the test {} is not supported", excerpt(rest[0].bytes()));
     rest = rest.subspan(1);
   }
   HUNCH_TRY(const auto items, in.iterate(value));
@@ -294,7 +283,7 @@ Result<Value> choose(In in, const Value& value, Args args) {
     if (test) { HUNCH_TRY(tested, test(in, tested, {rest, args.named})); }
     if (truth(tested) == kKeep) out.push_back(item);
   }
-  return in.list(out, SequenceKind::Generator);
+  return in.list(out, Generator);
 }
 
 constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute}, {"capitalize", capitalize}, {"count", length},
@@ -308,10 +297,6 @@ constexpr std::pair<std::string_view, Function> kFilters[] = {{"abs", absolute},
 }
 }  // namespace filters
 
-Function find_filter(std::string_view name) {
-  for (const auto& [known, function] : filters::kFilters)
-    if (known == name) return function;
-  return nullptr;
-}
+Function find_filter(std::string_view name) { return look_up(filters::kFilters, name); }
 
 }

@@ -1,6 +1,4 @@
 // Python's two ways to format: "%d of %s" % values and "{} of {}".format(values).
-#include <fmt/format.h>
-#include <fmt/printf.h>
 
 #include <charconv>
 #include <cmath>
@@ -46,13 +44,13 @@ std::string integer_text(uint64_t size, const Spec& spec, char type) {
 void append_number(bool negative, std::string digits, const Spec& spec, TextBuilder& out) {
   const std::string sign = negative ? "-" : spec.plus ? "+" : spec.space ? " " : "";
   const size_t length = sign.size() + digits.size();
-  const size_t missing = spec.width > int64_t(length) ? size_t(spec.width) - length : 0, before = spec.minus ? 0 : missing;
+  const size_t missing = spec.width > int64_t(length) ? spec.width - length : 0, before = spec.minus ? 0 : missing;
   const bool zeros = spec.zero && !spec.minus;
-  if (zeros) out.append(sign, false);
-  for (size_t i = 0; i < before && !out.full(); ++i) out.append(zeros ? "0" : " ", false);
-  if (!zeros) out.append(sign, false);
-  out.append(digits, false);
-  for (size_t i = before; i < missing && !out.full(); ++i) out.append(" ", false);
+  if (zeros) out.append(sign);
+  for (size_t i = 0; i < before && !out.full(); ++i) out.append(zeros ? "0" : " ");
+  if (!zeros) out.append(sign);
+  out.append(digits);
+  for (size_t i = before; i < missing && !out.full(); ++i) out.append(" ");
 }
 
 void append_padded(const Text& whole, const Spec& spec, TextBuilder& out) {
@@ -64,21 +62,21 @@ void append_padded(const Text& whole, const Spec& spec, TextBuilder& out) {
   }
   const int64_t missing = std::max<int64_t>(0, spec.width - length);
   const int64_t before = spec.minus ? 0 : missing;
-  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(" ", false);
+  for (int64_t i = 0; i < before && !out.full(); ++i) out.append(" ");
   out.append(whole, 0, end);
-  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(" ", false);
+  for (int64_t i = before; i < missing && !out.full(); ++i) out.append(" ");
 }
 
 Result<int64_t> whole_number(const Value& value, char type) {
   if (value.is_int()) return value.as_int();
   if (value.is(Kind::Float) && std::fabs(value.real) < 9e18 && (type == 'd' || type == 'i' || type == 'u'))
     return int64_t(value.real);
-  return type_error(fmt::format("%{} format: a number is required, not {}", type, type_name(value)));
+  return type_error("%{} format: a number is required, not {}", type, type_name(value));
 }
 
 Status append_integer(int64_t value, const Spec& spec, char type, TextBuilder& out) {
   std::string digits = integer_text(value < 0 ? 0 - uint64_t(value) : uint64_t(value), spec, type);
-  if (spec.precision > std::ssize(digits)) digits.insert(0, size_t(std::min(spec.precision, kMaxWidth)) - digits.size(), '0');
+  if (spec.precision > std::ssize(digits)) digits.insert(0, std::min(spec.precision, kMaxWidth) - digits.size(), '0');
   append_number(value < 0, std::move(digits), spec, out);
   return {};
 }
@@ -87,7 +85,7 @@ class Percent {
  public:
   Percent(Interpreter& in, const Text& format, const Value& arguments)
       : in_(in), format_(format), bytes_(format.bytes), arguments_(arguments) {
-    if (arguments.is(Kind::Sequence) && arguments.sequence->kind == SequenceKind::Tuple) values_ = arguments.sequence->items;
+    if (arguments.is(Kind::Sequence) && arguments.sequence->kind == Tuple) values_ = arguments.sequence->items;
     else values_ = {&arguments_, 1};
   }
 
@@ -101,7 +99,7 @@ class Percent {
     }
     // Whatever has elements counts as a mapping here, and a mapping need not be used.
     const bool mapping = arguments_.is(Kind::Dict) || arguments_.is(Kind::Undefined) ||
-        (arguments_.is(Kind::Sequence) && arguments_.sequence->indexable() && arguments_.sequence->kind != SequenceKind::Tuple);
+        (arguments_.is(Kind::Sequence) && arguments_.sequence->indexable() && arguments_.sequence->kind != Tuple);
     if (next_ < values_.size() && !mapping && !out.full())
       return type_error("not all arguments converted during string formatting");
     return in_.finish(out);
@@ -130,11 +128,11 @@ class Percent {
     std::optional<Value> named;
     if (peek() == '(') {
       const size_t end = bytes_.find(')', at_);
-      if (end == std::string_view::npos) return type_error("incomplete format key");
+      if (end == bytes_.npos) return type_error("incomplete format key");
       if (!arguments_.is(Kind::Dict)) return type_error("format requires a mapping");
       const std::string_view key = bytes_.substr(at_ + 1, end - at_ - 1);
       const Value* found = arguments_.dict->find(key);
-      if (!found) return type_error(fmt::format("no value for the format key {}", excerpt(key)));
+      if (!found) return type_error("no value for the format key {}", excerpt(key));
       named = *found;
       at_ = end + 1;
     }
@@ -186,7 +184,7 @@ class Percent {
       case 'F':
       case 'g':
       case 'G': {
-        if (!named->is_number()) return type_error(fmt::format("must be real number, not {}", type_name(*named)));
+        if (!named->is_number()) return type_error("must be real number, not {}", type_name(*named));
         const double value = named->as_real();
         append_number(std::signbit(value) && !std::isnan(value), real_text(value, spec, type), spec, out);
         return {};
@@ -197,7 +195,7 @@ class Percent {
           return {};
         }
         return type_error("%c requires a character");
-      default: return type_error(fmt::format("unsupported format character '{}'", type));
+      default: return type_error("unsupported format character '{}'", type);
     }
   }
 
@@ -231,13 +229,12 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
     }
     if (bytes[brace] == '}') return type_error("single '}' encountered in format string");
     const size_t end = bytes.find_first_of("{}", brace + 1);
-    if (end == std::string_view::npos || bytes[end] == '{')
-      return type_error("nested or unclosed '{' in a format string is not supported");
+    if (end == bytes.npos || bytes[end] == '{') return type_error("nested or unclosed '{' in a format string is not supported");
     std::string_view field = bytes.substr(brace + 1, end - brace - 1);
     if (field.find(':') != field.npos)
-      return type_error(fmt::format("the layout in the format field {} is not supported; use % or a filter", excerpt(field)));
+      return type_error("the layout in the format field {} is not supported; use % or a filter", excerpt(field));
     char conversion = 0;
-    if (const size_t mark = field.find('!'); mark != std::string_view::npos) {
+    if (const size_t mark = field.find('!'); mark != field.npos) {
       if (field.size() != mark + 2 || (field[mark + 1] != 'r' && field[mark + 1] != 's'))
         return type_error("this conversion of a format string is not supported");
       conversion = field[mark + 1];
@@ -257,11 +254,11 @@ Result<Value> format_braces(Interpreter& in, const Value& format, const Argument
       for (const auto& [known, given] : args.named)
         if (known == name) value = given;
     }
-    if (!value) return type_error(fmt::format("no argument for the format field {}", excerpt(field)));
+    if (!value) return type_error("no argument for the format field {}", excerpt(field));
     for (std::string_view rest = field.substr(name_end); !rest.empty();) {
       const bool dotted = rest[0] == '.';
       const size_t stop = dotted ? std::min(rest.find_first_of(".[", 1), rest.size()) : rest.find(']');
-      if (stop == std::string_view::npos) return type_error("missing ']' in format string");
+      if (stop == rest.npos) return type_error("missing ']' in format string");
       const std::string_view part = rest.substr(1, stop - 1);
       int64_t place = 0;
       const bool number =

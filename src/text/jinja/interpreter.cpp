@@ -1,8 +1,6 @@
 // See interpreter.h: statements, scopes and limits. Expressions are in expressions.cpp, calls in calls.cpp.
 #include "text/jinja/interpreter.h"
 
-#include <fmt/format.h>
-
 namespace hunch::jinja {
 namespace {
 
@@ -10,8 +8,7 @@ constexpr int kStepsPerClock = 256;
 
 }
 
-Error too_deep() { return type_error(fmt::format("template nested deeper than {}", kMaxDepth)); }
-Error type_error(std::string_view message) { return usage_error(std::string(message)); }
+Error too_deep() { return type_error("template nested deeper than {}", kMaxDepth); }
 
 Interpreter::Interpreter(const Program& program, Heap& heap, const Budget& budget)
     : program_(program),
@@ -28,24 +25,23 @@ void Interpreter::define(std::string_view name, const Value& value) {
 }
 
 Status Interpreter::run(TextBuilder& out) {
-  HUNCH_TRY(const Flow flow, run(program_.body, *root_, out));
-  (void)flow;
+  HUNCH_OK(run(program_.body, *root_, out));
   return {};
 }
 
 Status Interpreter::spend(int64_t steps) {
   steps_left_ -= steps;
-  if (steps_left_ < 0) return type_error(fmt::format("the template takes more than {} steps", budget_.steps));
+  if (steps_left_ < 0) return type_error("the template takes more than {} steps", budget_.steps);
   until_clock_ -= int(std::min<int64_t>(steps, kStepsPerClock));
   if (until_clock_ > 0) return {};
   until_clock_ = kStepsPerClock;
-  if (Clock::now() > deadline_) return type_error(fmt::format("the template takes more than {} ms", budget_.time.count()));
+  if (Clock::now() > deadline_) return type_error("the template takes more than {} ms", budget_.time.count());
   if (heap_.full()) return type_error("the template builds too much text on its way");
   return {};
 }
 
 Result<Value> Interpreter::finish(const TextBuilder& text) {
-  if (text.full()) return type_error(fmt::format("the template builds a text of more than {} bytes", budget_.output_bytes));
+  if (text.full()) return type_error("the template builds a text of more than {} bytes", budget_.output_bytes);
   HUNCH_OK(spend(1 + int64_t(text.bytes().size() / 256)));
   return make_text(heap_, text.finish(heap_));
 }
@@ -119,7 +115,7 @@ Result<Interpreter::Flow> Interpreter::run(const Stmt& stmt, Scope& scope, TextB
     case StmtKind::Filter: return run_captured(stmt, scope, out);
     case StmtKind::Macro: {
       const Callable callable{.name = stmt.macro->name, .macro = stmt.macro, .closure = &scope};
-      set(scope, stmt.id, Value::of(static_cast<const Callable*>(heap_.make<Callable>(callable))));
+      set(scope, stmt.id, Value::of(heap_.make<Callable>(callable)));
       return Flow::Next;
     }
     case StmtKind::Call: HUNCH_OK(run_call(stmt, scope, out)); return Flow::Next;
@@ -140,7 +136,7 @@ Result<Interpreter::Flow> Interpreter::run(const Stmt& stmt, Scope& scope, TextB
 
 Status Interpreter::print(const Value& value, TextBuilder& out) {
   HUNCH_OK(append_str(value, out));
-  if (out.full()) return type_error(fmt::format("the template's output is longer than {} bytes", budget_.output_bytes));
+  if (out.full()) return type_error("the template's output is longer than {} bytes", budget_.output_bytes);
   if (value.is(Kind::String)) return spend(int64_t(value.bytes().size() / 256));
   return {};
 }
@@ -168,7 +164,7 @@ Result<Interpreter::Flow> Interpreter::run_captured(const Stmt& stmt, Scope& sco
 
 Status Interpreter::run_call(const Stmt& stmt, Scope& scope, TextBuilder& out) {
   const Callable body{.name = "caller", .macro = stmt.macro, .closure = &scope};
-  const Value caller = Value::of(static_cast<const Callable*>(heap_.make<Callable>(body)));
+  const Value caller = Value::of(heap_.make<Callable>(body));
   HUNCH_TRY(const Value value, eval_call(*stmt.expr, scope, &caller));
   return print(value, out);
 }
@@ -222,7 +218,7 @@ Status Interpreter::assign(const Target& target, const Value& value, Scope& scop
     case Target::Kind::Attribute: {
       const Value* object = find(scope, target.id);
       if (!object || !object->is(Kind::Namespace))
-        return type_error(fmt::format("cannot assign the attribute '{}': '{}' is no namespace", target.attribute, target.text));
+        return type_error("cannot assign the attribute '{}': '{}' is no namespace", target.attribute, target.text);
       for (auto& [name, old] : object->space->attributes) {
         if (name != target.attribute) continue;
         old = value;
@@ -237,7 +233,7 @@ Status Interpreter::assign(const Target& target, const Value& value, Scope& scop
   if (value.is(Kind::Undefined)) return type_error("cannot unpack an undefined value");
   HUNCH_TRY(const auto items, iterate(value));
   if (items.size() != target.parts.size())
-    return type_error(fmt::format("cannot unpack {} values into {} names", items.size(), target.parts.size()));
+    return type_error("cannot unpack {} values into {} names", items.size(), target.parts.size());
   for (size_t i = 0; i < items.size(); ++i) HUNCH_OK(assign(target.parts[i], items[i], scope));
   return {};
 }
@@ -246,8 +242,7 @@ Result<std::span<const Value>> Interpreter::iterate(const Value& value) {
   switch (value.kind) {
     case Kind::Undefined: return std::span<const Value>();
     case Kind::Sequence:
-      if (value.sequence->kind == SequenceKind::Generator && std::exchange(value.sequence->used, true))
-        return std::span<const Value>();
+      if (value.sequence->kind == Generator && std::exchange(value.sequence->used, true)) return std::span<const Value>();
       HUNCH_OK(spend(int64_t(value.sequence->items.size() / 16)));
       return value.sequence->items;
     case Kind::Dict: {
@@ -266,7 +261,7 @@ Result<std::span<const Value>> Interpreter::iterate(const Value& value) {
       }
       return std::span<const Value>(heap_.copy(characters));
     }
-    default: return type_error(fmt::format("'{}' object is not iterable", type_name(value)));
+    default: return type_error("'{}' object is not iterable", type_name(value));
   }
 }
 

@@ -6,7 +6,7 @@
 #include <memory_resource>
 
 #include "base/clock.h"
-#include "base/result.h"
+#include "base/failure.h"
 #include "text/jinja/heap.h"
 #include "text/jinja/program.h"
 #include "text/jinja/text.h"
@@ -24,9 +24,13 @@ struct Budget {
   std::time_t now = 0;                    // what strftime_now shows, as local time
 };
 
+class Params;
 struct Arguments {
   std::span<const Value> positional;
   std::span<const std::pair<std::string_view, Value>> named;
+  // By the parameters' places; the first `needed` must be there. `what` is for errors: "the filter 'join'".
+  Result<Params> bind(std::string_view what, std::initializer_list<std::string_view> names, size_t needed = 0) const;
+  Status none(std::string_view what) const;  // error: there are some
 };
 
 // Variables of a body; looked up outwards.
@@ -81,7 +85,7 @@ class Interpreter {
   Result<Value> finish(const TextBuilder& text);
   Value text(std::string_view bytes, bool trusted = false) { return make_text(heap_, bytes, trusted); }
   Value undefined(std::string_view hint) { return make_undefined(heap_, hint); }
-  Result<Value> list(const std::vector<Value>& items, SequenceKind kind = SequenceKind::List);
+  Result<Value> list(const std::vector<Value>& items, SequenceKind kind = List);
   Result<std::span<const Value>> iterate(const Value& value);
   Status pull(const Loop& loop, int64_t count);  // until it has so many items, or no more
   Result<Value> attribute(const Value& object, std::string_view name);
@@ -143,19 +147,26 @@ class Interpreter {
 // Positional and named arguments by the parameter's place. Null where absent.
 class Params {
  public:
-  // `what` is for errors: "the filter 'join'".
-  static Result<Params> bind(const Arguments& args, std::string_view what, std::initializer_list<std::string_view> names);
+  explicit Params(std::initializer_list<std::string_view> names) : values_(names.size()), names_(names) {}
   const Value* operator[](size_t i) const { return values_[i]; }
-  bool flag(size_t i, bool otherwise) const { return values_[i] ? truth(*values_[i]) : otherwise; }
+  bool given(size_t i) const { return values_[i] && !values_[i]->is(Kind::None); }
+  bool flag(size_t i) const { return values_[i] && truth(*values_[i]); }
   // Error: no integer. `none_too`: None stands for absent.
   Result<int64_t> integer(size_t i, int64_t otherwise) const;
-  Result<const Text*> text(size_t i, const Text* otherwise) const;  // error: no string
+  Result<const Text*> text(size_t i, const Text* otherwise = nullptr) const;  // error: no string
 
  private:
+  friend struct Arguments;
   std::vector<const Value*> values_;
   std::vector<std::string_view> names_;
 };
 
+// The function of this name; null: there is none.
+using FunctionTable = std::span<const std::pair<std::string_view, Function>>;
+inline Function look_up(FunctionTable table, std::string_view name) {
+  const auto at = std::ranges::find(table, name, &FunctionTable::element_type::first);
+  return at == table.end() ? nullptr : at->second;
+}
 // Methods of str, list, tuple and dict, by type and name; null: no such method here.
 Function find_method(const Value& object, std::string_view name);
 // Functions every template can call: range, namespace, raise_exception...
@@ -171,7 +182,12 @@ struct JsonStyle {
 Status append_json(const Value& value, const JsonStyle& style, int depth, TextBuilder& out);
 
 // The error of what a template may not do; kind Usage: a conversation caused it.
-Error type_error(std::string_view message);
+inline Error type_error(std::string_view message) { return usage_error(std::string(message)); }
+template <class First, class... Rest>
+Error type_error(fmt::format_string<First, Rest...> text, First&& first, Rest&&... rest) {
+  return usage_error(text, std::forward<First>(first), std::forward<Rest>(rest)...);
+}
+inline Error undefined_error(const Value& value) { return type_error(value.hint ? value.hint->bytes : "a value is undefined"); }
 Error too_deep();
 
 }

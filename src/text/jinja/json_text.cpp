@@ -1,5 +1,4 @@
 // json.dumps as the filter 'tojson' of chat templates calls it.
-#include <fmt/format.h>
 
 #include <cmath>
 
@@ -35,7 +34,7 @@ void append_string(std::string_view bytes, bool ascii, TextBuilder& out) {
     ++at;
   }
   quoted += '"';
-  out.append(quoted, false);
+  out.append(quoted);
 }
 
 std::string json_float(double value) {
@@ -51,19 +50,19 @@ Result<std::string> key_text(const Value& key) {
     case Kind::Bool: return std::string(key.boolean ? "true" : "false");
     case Kind::Int: return std::to_string(key.integer);
     case Kind::Float: return json_float(key.real);
-    default: return type_error(fmt::format("keys must be str, int, float, bool or None, not {}", type_name(key)));
+    default: return type_error("keys must be str, int, float, bool or None, not {}", type_name(key));
   }
 }
 
 void new_line(const JsonStyle& style, int depth, TextBuilder& out) {
   if (!style.lines) return;
-  out.append("\n", false);
-  for (int i = 0; i < depth && !style.indent.empty(); ++i) out.append(style.indent, false);
+  out.append("\n");
+  for (int i = 0; i < depth && !style.indent.empty(); ++i) out.append(style.indent);
 }
 
 Status append_dict(const Dict& dict, const JsonStyle& style, int depth, TextBuilder& out) {
   if (dict.entries.empty()) {
-    out.append("{}", false);
+    out.append("{}");
     return {};
   }
   std::vector<Dict::Entry> entries(dict.entries.begin(), dict.entries.end());
@@ -76,17 +75,17 @@ Status append_dict(const Dict& dict, const JsonStyle& style, int depth, TextBuil
     });
     HUNCH_OK(failed);
   }
-  out.append("{", false);
+  out.append("{");
   for (size_t i = 0; i < entries.size() && !out.full(); ++i) {
-    if (i > 0) out.append(style.item_separator, false);
+    if (i > 0) out.append(style.item_separator);
     new_line(style, depth + 1, out);
     HUNCH_TRY(const std::string key, key_text(entries[i].first));
     append_string(key, style.ascii, out);
-    out.append(style.key_separator, false);
+    out.append(style.key_separator);
     HUNCH_OK(append_json(entries[i].second, style, depth + 1, out));
   }
   new_line(style, depth, out);
-  out.append("}", false);
+  out.append("}");
   return {};
 }
 
@@ -94,30 +93,30 @@ Status append_dict(const Dict& dict, const JsonStyle& style, int depth, TextBuil
 
 Status append_json(const Value& value, const JsonStyle& style, int depth, TextBuilder& out) {
   switch (value.kind) {
-    case Kind::None: out.append("null", false); return {};
-    case Kind::Bool: out.append(value.boolean ? "true" : "false", false); return {};
-    case Kind::Int: out.append(std::to_string(value.integer), false); return {};
-    case Kind::Float: out.append(json_float(value.real), false); return {};
+    case Kind::None: out.append("null"); return {};
+    case Kind::Bool: out.append(value.boolean ? "true" : "false"); return {};
+    case Kind::Int: out.append(std::to_string(value.integer)); return {};
+    case Kind::Float: out.append(json_float(value.real)); return {};
     case Kind::String: append_string(value.bytes(), style.ascii, out); return {};
     case Kind::Dict: return append_dict(*value.dict, style, depth, out);
     case Kind::Sequence:
-      if (value.sequence->kind > SequenceKind::Tuple) break;
+      if (value.sequence->kind > Tuple) break;
       if (value.sequence->items.empty()) {
-        out.append("[]", false);
+        out.append("[]");
         return {};
       }
-      out.append("[", false);
+      out.append("[");
       for (size_t i = 0; i < value.sequence->items.size() && !out.full(); ++i) {
-        if (i > 0) out.append(style.item_separator, false);
+        if (i > 0) out.append(style.item_separator);
         new_line(style, depth + 1, out);
         HUNCH_OK(append_json(value.sequence->items[i], style, depth + 1, out));
       }
       new_line(style, depth, out);
-      out.append("]", false);
+      out.append("]");
       return {};
     default: break;
   }
-  return type_error(fmt::format("an object of type {} cannot be written as JSON", type_name(value)));
+  return type_error("an object of type {} cannot be written as JSON", type_name(value));
 }
 
 }

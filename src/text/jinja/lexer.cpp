@@ -1,8 +1,7 @@
 // See lexer.h. One pass: text up to the next tag, the tag's tokens, and what the tag's signs make of the white space around it.
 #include "text/jinja/lexer.h"
 
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/jinja/python_text.h"
 #include "text/jinja/value.h"
@@ -92,7 +91,7 @@ class Lexer {
 
   Status run() {
     while (at_ < in_.size()) HUNCH_OK(root());
-    push(TokenKind::End, in_.size(), 0);
+    push(End, in_.size(), 0);
     return {};
   }
   std::vector<Token> take() { return std::move(tokens_); }
@@ -119,10 +118,10 @@ class Lexer {
       text = text.substr(0, space_at_end(text));
     } else if (sign != '+' && !variable) {
       const size_t newline = text.rfind('\n');
-      const size_t start = newline == std::string_view::npos ? 0 : newline + 1;
+      const size_t start = newline == in_.npos ? 0 : newline + 1;
       if ((start > 0 || line_starting_) && skip_space(text, start) == text.size()) text = text.substr(0, start);
     }
-    if (!text.empty()) push(TokenKind::Data, at_, text.size());
+    if (!text.empty()) push(Data, at_, text.size());
   }
 
   // Moves behind a closing tag of `length` bytes at `at`; what stands before it says how much white space goes with it.
@@ -135,11 +134,11 @@ class Lexer {
 
   Status root() {
     size_t tag = at_;
-    while ((tag = in_.find('{', tag)) != std::string_view::npos && tag + 1 < in_.size() && in_[tag + 1] != '%' &&
-        in_[tag + 1] != '#' && in_[tag + 1] != '{')
+    while ((tag = in_.find('{', tag)) != in_.npos && tag + 1 < in_.size() && in_[tag + 1] != '%' && in_[tag + 1] != '#' &&
+        in_[tag + 1] != '{')
       ++tag;
-    if (tag == std::string_view::npos || tag + 1 >= in_.size()) {
-      push(TokenKind::Data, at_, in_.size() - at_);
+    if (tag == in_.npos || tag + 1 >= in_.size()) {
+      push(Data, at_, in_.size() - at_);
       at_ = in_.size();
       return {};
     }
@@ -153,7 +152,7 @@ class Lexer {
     if (kind == '%') {
       if (const size_t end = raw_end(inside); end > 0) return raw(end);
     }
-    push(kind == '{' ? TokenKind::VariableBegin : TokenKind::BlockBegin, tag, 2);
+    push(kind == '{' ? VariableBegin : BlockBegin, tag, 2);
     return inner(kind == '{');
   }
 
@@ -169,7 +168,7 @@ class Lexer {
   Status raw(size_t begin) {
     at_ = begin;
     line_starting_ = in_[begin - 1] == '\n';
-    for (size_t tag = begin; (tag = in_.find("{%", tag)) != std::string_view::npos; ++tag) {
+    for (size_t tag = begin; (tag = in_.find("{%", tag)) != in_.npos; ++tag) {
       const char next = tag + 2 < in_.size() ? in_[tag + 2] : '\0';
       const char sign = next == '-' || next == '+' ? next : '\0';
       size_t at = skip_space(in_, tag + 2 + (sign != '\0'));
@@ -187,7 +186,7 @@ class Lexer {
 
   Status comment() {
     const size_t end = in_.find("#}", at_);
-    if (end == std::string_view::npos) return error("a comment {# has no end #}");
+    if (end == in_.npos) return error("a comment {# has no end #}");
     close(end, 2, end > at_ ? in_[end - 1] : '\0', true);
     return {};
   }
@@ -200,7 +199,7 @@ class Lexer {
         const std::string_view mark = variable ? "}}" : "%}";
         const bool sign = peek() == '-' || (!variable && peek() == '+');
         if (in_.substr(at_ + sign, 2) == mark) {
-          push(variable ? TokenKind::VariableEnd : TokenKind::BlockEnd, at_, 2 + sign);
+          push(variable ? VariableEnd : BlockEnd, at_, 2 + sign);
           close(at_ + sign, 2, sign ? peek() : '\0', !variable);
           return {};
         }
@@ -214,7 +213,7 @@ class Lexer {
         continue;
       }
       if (const size_t end = word_end(); end > at_) {
-        push(TokenKind::Name, at_, end - at_);
+        push(Name, at_, end - at_);
         at_ = end;
         continue;
       }
@@ -278,7 +277,7 @@ class Lexer {
           if (in_[i] != '0' && in_[i] != '_') return error("an integer begins with 0");
       }
     }
-    push(real ? TokenKind::Float : TokenKind::Integer, at_, end - at_);
+    push(real ? Float : Integer, at_, end - at_);
     at_ = end;
     return {};
   }
@@ -290,7 +289,7 @@ class Lexer {
     for (; end < in_.size() && in_[end] != quote; ++end)
       if (in_[end] == '\\') ++end, escapes = true;
     if (end >= in_.size()) return error("a string has no end");
-    push(TokenKind::String, at_, end + 1 - at_);
+    push(String, at_, end + 1 - at_);
     tokens_.back().text = in_.substr(at_ + 1, end - at_ - 1);
     if (escapes) {
       std::string undone;
@@ -302,7 +301,7 @@ class Lexer {
   }
 
   Status symbol(std::vector<char>& open) {
-    const auto found = std::find_if(std::begin(kOperators), std::end(kOperators), [&](std::string_view o) { return here(o); });
+    const auto found = std::ranges::find_if(kOperators, [&](std::string_view o) { return here(o); });
     if (found == std::end(kOperators)) return error(fmt::format("unexpected character {}", excerpt(in_.substr(at_), 1)));
     const char c = (*found)[0];
     if (c == '(' || c == '[' || c == '{') {
@@ -313,7 +312,7 @@ class Lexer {
       if (open.back() != c) return error(fmt::format("unexpected '{}', expected '{}'", c, open.back()));
       open.pop_back();
     }
-    push(TokenKind::Operator, at_, found->size());
+    push(Sign, at_, found->size());
     at_ += found->size();
     return {};
   }
@@ -334,6 +333,6 @@ Result<std::vector<Token>> tokenize(std::string_view source, Heap& heap) {
   return lexer.take();
 }
 
-Error at_line(int line, std::string_view what) { return Error{fmt::format("chat template line {}: {}", line, what)}; }
+Error at_line(int line, std::string_view what) { return failure("chat template line {}: {}", line, what); }
 
 }

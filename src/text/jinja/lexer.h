@@ -20,14 +20,15 @@ enum class TokenKind : uint8_t {
   String,
   Integer,
   Float,
-  Operator,
+  Sign,
   End
 };
+using enum TokenKind;
 
 struct Token {
   TokenKind kind;
   int line;
-  std::string_view text;  // of Data, Name, Operator and numbers: as written; of a String: without quotes, escapes undone
+  std::string_view text;  // of Data, Name, Sign and numbers: as written; of a String: without quotes, escapes undone
 };
 
 // Errors: "chat template line 3: ...".

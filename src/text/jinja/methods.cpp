@@ -1,5 +1,4 @@
 // Methods of Python's str, list, tuple and dict that templates may call. Those that change their object are not here.
-#include <fmt/format.h>
 
 #include "text/jinja/interpreter.h"
 #include "text/jinja/python_text.h"
@@ -23,7 +22,7 @@ std::pair<size_t, size_t> stripped(const Text& text, const Text* chars, bool lef
     if (right) end = std::max(begin, space_at_end(bytes));
     return {begin, end};
   }
-  const auto strips = [&](std::string_view character) { return chars->bytes.find(character) != std::string_view::npos; };
+  const auto strips = [&](std::string_view character) { return chars->bytes.find(character) != character.npos; };
   if (left)
     each_character(bytes, [&](std::string_view character, uint32_t) {
       if (!strips(character)) return false;
@@ -41,23 +40,23 @@ std::pair<size_t, size_t> stripped(const Text& text, const Text* chars, bool lef
 
 template <bool kLeft, bool kRight>
 Result<Value> strip(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "strip", {"chars"}));
+  HUNCH_TRY(const Params params, args.bind("strip", {"chars"}));
   const Text* chars = nullptr;
-  if (params[0] && !params[0]->is(Kind::None)) { HUNCH_TRY(chars, params.text(0, nullptr)); }
+  if (params.given(0)) { HUNCH_TRY(chars, params.text(0)); }
   const auto [begin, end] = stripped(*self.text, chars, kLeft, kRight);
   return part(in, self, begin, end);
 }
 
 template <Case kCase>
 Result<Value> cased(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  HUNCH_OK(args.none("this method"));
   HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 64)));
   return in.text(with_case(self.bytes(), kCase), self.text->runs.empty() && self.text->trusted);
 }
 
 template <CharClass kClass>
 Result<Value> all_of(In, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  HUNCH_OK(args.none("this method"));
   return Value::of(is_all(self.bytes(), kClass));
 }
 
@@ -78,16 +77,16 @@ Result<std::pair<size_t, size_t>> window(const Value& self, const Params& params
 
 template <bool kStart>
 Result<Value> affix(In, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, kStart ? "startswith" : "endswith", {"prefix", "start", "end"}));
+  HUNCH_TRY(const Params params, args.bind(kStart ? "startswith" : "endswith", {"prefix", "start", "end"}));
   if (!params[0]) return type_error("startswith and endswith need an argument");
   HUNCH_TRY(const auto bounds, window(self, params));
   if (bounds.first > bounds.second) return Value::of(false);
   const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
   std::span<const Value> options(params[0], 1);
-  if (params[0]->is(Kind::Sequence) && params[0]->sequence->kind == SequenceKind::Tuple) options = params[0]->sequence->items;
+  if (params[0]->is(Kind::Sequence) && params[0]->sequence->kind == Tuple) options = params[0]->sequence->items;
   for (const Value& option : options) {
     if (!option.is(Kind::String))
-      return type_error(fmt::format("startswith and endswith take a str or a tuple of str, not {}", type_name(option)));
+      return type_error("startswith and endswith take a str or a tuple of str, not {}", type_name(option));
     if (kStart ? text.starts_with(option.bytes()) : text.ends_with(option.bytes())) return Value::of(true);
   }
   return Value::of(false);
@@ -95,9 +94,8 @@ Result<Value> affix(In, const Value& self, Args args) {
 
 template <bool kFirst, bool kMust>
 Result<Value> find(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "find", {"sub", "start", "end"}));
-  HUNCH_TRY(const Text* wanted, params.text(0, nullptr));
-  if (!wanted) return type_error("find needs an argument");
+  HUNCH_TRY(const Params params, args.bind("find", {"sub", "start", "end"}, 1));
+  HUNCH_TRY(const Text* wanted, params.text(0));
   HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 256)));
   HUNCH_TRY(const auto bounds, window(self, params));
   size_t at = std::string_view::npos;
@@ -111,24 +109,23 @@ Result<Value> find(In in, const Value& self, Args args) {
 }
 
 Result<Value> count(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "count", {"sub", "start", "end"}));
-  HUNCH_TRY(const Text* wanted, params.text(0, nullptr));
-  if (!wanted) return type_error("count needs an argument");
+  HUNCH_TRY(const Params params, args.bind("count", {"sub", "start", "end"}, 1));
+  HUNCH_TRY(const Text* wanted, params.text(0));
   HUNCH_TRY(const auto bounds, window(self, params));
   if (bounds.first > bounds.second) return Value::of(int64_t(0));
   HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 64)));
   const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
   if (wanted->bytes.empty()) return Value::of(Text{.bytes = text}.length() + 1);
   int64_t found = 0;
-  for (size_t at = 0; (at = text.find(wanted->bytes, at)) != std::string_view::npos; at += wanted->bytes.size()) ++found;
+  for (size_t at = 0; (at = text.find(wanted->bytes, at)) != text.npos; at += wanted->bytes.size()) ++found;
   return Value::of(found);
 }
 
 template <bool kFromLeft>
 Result<Value> split(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "split", {"sep", "maxsplit"}));
+  HUNCH_TRY(const Params params, args.bind("split", {"sep", "maxsplit"}));
   const Text* separator = nullptr;
-  if (params[0] && !params[0]->is(Kind::None)) { HUNCH_TRY(separator, params.text(0, nullptr)); }
+  if (params.given(0)) { HUNCH_TRY(separator, params.text(0)); }
   HUNCH_TRY(int64_t limit, params.integer(1, -1));
   if (limit < 0) limit = INT64_MAX;
   if (separator && separator->bytes.empty()) return type_error("empty separator");
@@ -136,16 +133,14 @@ Result<Value> split(In in, const Value& self, Args args) {
   std::vector<std::pair<size_t, size_t>> parts;
   if (separator && kFromLeft) {
     size_t begin = 0;
-    for (size_t at; limit-- > 0 && (at = text.find(separator->bytes, begin)) != std::string_view::npos;
-         begin = at + separator->bytes.size())
+    for (size_t at; limit-- > 0 && (at = text.find(separator->bytes, begin)) != text.npos; begin = at + separator->bytes.size())
       parts.push_back({begin, at});
     parts.push_back({begin, text.size()});
   } else if (separator) {
     size_t end = text.size();
     while (limit-- > 0) {
-      const size_t at =
-          end < separator->bytes.size() ? std::string_view::npos : text.rfind(separator->bytes, end - separator->bytes.size());
-      if (at == std::string_view::npos) break;
+      const size_t at = end < separator->bytes.size() ? text.npos : text.rfind(separator->bytes, end - separator->bytes.size());
+      if (at == text.npos) break;
       parts.push_back({at + separator->bytes.size(), end});
       end = at;
     }
@@ -187,8 +182,8 @@ Result<Value> split(In in, const Value& self, Args args) {
 }
 
 Result<Value> splitlines(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "splitlines", {"keepends"}));
-  const bool keep = params.flag(0, false);
+  HUNCH_TRY(const Params params, args.bind("splitlines", {"keepends"}));
+  const bool keep = params.flag(0);
   const std::string_view text = self.bytes();
   HUNCH_OK(in.spend(1 + int64_t(text.size() / 64)));
   std::vector<Value> out;
@@ -210,9 +205,9 @@ Result<Value> splitlines(In in, const Value& self, Args args) {
 }
 
 Result<Value> replace(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "replace", {"old", "new", "count"}));
-  HUNCH_TRY(const Text* old_text, params.text(0, nullptr));
-  HUNCH_TRY(const Text* new_text, params.text(1, nullptr));
+  HUNCH_TRY(const Params params, args.bind("replace", {"old", "new", "count"}));
+  HUNCH_TRY(const Text* old_text, params.text(0));
+  HUNCH_TRY(const Text* new_text, params.text(1));
   if (!old_text || !new_text) return type_error("replace needs two arguments");
   HUNCH_TRY(int64_t limit, params.integer(2, -1));
   if (limit < 0) limit = INT64_MAX;
@@ -228,8 +223,7 @@ Result<Value> replace(In in, const Value& self, Args args) {
       begin = end;
     }
   } else {
-    for (size_t at; limit-- > 0 && !out.full() && (at = text.find(wanted, begin)) != std::string_view::npos;
-         begin = at + wanted.size()) {
+    for (size_t at; limit-- > 0 && !out.full() && (at = text.find(wanted, begin)) != text.npos; begin = at + wanted.size()) {
       out.append(*self.text, begin, at);
       out.append(*new_text);
     }
@@ -239,13 +233,12 @@ Result<Value> replace(In in, const Value& self, Args args) {
 }
 
 Result<Value> join(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "join", {"iterable"}));
-  if (!params[0]) return type_error("join needs an argument");
+  HUNCH_TRY(const Params params, args.bind("join", {"iterable"}, 1));
   HUNCH_TRY(const auto items, in.iterate(*params[0]));
   TextBuilder out(in.text_limit());
   for (size_t i = 0; i < items.size(); ++i) {
     if (!items[i].is(Kind::String))
-      return type_error(fmt::format("sequence item {}: expected str instance, {} found", i, type_name(items[i])));
+      return type_error("sequence item {}: expected str instance, {} found", i, type_name(items[i]));
     if (i > 0) out.append(*self.text);
     out.append(*items[i].text);
   }
@@ -254,8 +247,8 @@ Result<Value> join(In in, const Value& self, Args args) {
 
 template <bool kPrefix>
 Result<Value> remove_affix(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, kPrefix ? "removeprefix" : "removesuffix", {"affix"}));
-  HUNCH_TRY(const Text* text, params.text(0, nullptr));
+  HUNCH_TRY(const Params params, args.bind(kPrefix ? "removeprefix" : "removesuffix", {"affix"}));
+  HUNCH_TRY(const Text* text, params.text(0));
   if (!text) return type_error("removeprefix and removesuffix need an argument");
   const std::string_view all = self.bytes();
   if (kPrefix) return part(in, self, all.starts_with(text->bytes) ? text->bytes.size() : 0, all.size());
@@ -264,33 +257,31 @@ Result<Value> remove_affix(In in, const Value& self, Args args) {
 
 template <bool kFirst>
 Result<Value> partition(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "partition", {"sep"}));
-  HUNCH_TRY(const Text* text, params.text(0, nullptr));
+  HUNCH_TRY(const Params params, args.bind("partition", {"sep"}));
+  HUNCH_TRY(const Text* text, params.text(0));
   if (!text || text->bytes.empty()) return type_error("empty separator");
   const std::string_view all = self.bytes();
   const size_t at = kFirst ? all.find(text->bytes) : all.rfind(text->bytes);
   const Value empty = in.text("");
-  if (at == std::string_view::npos)
-    return in.list(kFirst ? std::vector<Value>{self, empty, empty} : std::vector<Value>{empty, empty, self}, SequenceKind::Tuple);
+  if (at == all.npos)
+    return in.list(kFirst ? std::vector<Value>{self, empty, empty} : std::vector<Value>{empty, empty, self}, Tuple);
   HUNCH_TRY(const Value before, part(in, self, 0, at));
   HUNCH_TRY(const Value middle, part(in, self, at, at + text->bytes.size()));
   HUNCH_TRY(const Value after, part(in, self, at + text->bytes.size(), all.size()));
-  return in.list({before, middle, after}, SequenceKind::Tuple);
+  return in.list({before, middle, after}, Tuple);
 }
 
 Result<Value> format(In in, const Value& self, Args args) { return format_braces(in, self, args); }
 
 // --- list and tuple.
 Result<Value> sequence_count(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "count", {"value"}));
-  if (!params[0]) return type_error("count needs an argument");
+  HUNCH_TRY(const Params params, args.bind("count", {"value"}, 1));
   HUNCH_TRY(const auto items, in.iterate(self));
   return Value::of(int64_t(std::ranges::count_if(items, [&](const Value& v) { return equal(v, *params[0]); })));
 }
 
 Result<Value> sequence_index(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "index", {"value"}));
-  if (!params[0]) return type_error("index needs an argument");
+  HUNCH_TRY(const Params params, args.bind("index", {"value"}, 1));
   HUNCH_TRY(const auto items, in.iterate(self));
   for (size_t i = 0; i < items.size(); ++i)
     if (equal(items[i], *params[0])) return Value::of(int64_t(i));
@@ -298,31 +289,28 @@ Result<Value> sequence_index(In in, const Value& self, Args args) {
 }
 
 Result<Value> copy(In, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "copy", {}));
+  HUNCH_OK(args.none("copy"));
   return self;
 }
 
 // --- dict.
 Result<Value> dict_get(In, const Value& self, Args args) {
   if (!args.named.empty()) return type_error("get() takes no keyword arguments");
-  HUNCH_TRY(const Params params, Params::bind(args, "get", {"key", "default"}));
-  if (!params[0]) return type_error("get needs an argument");
-  HUNCH_TRY(const size_t hash, hash_of(*params[0]));
-  (void)hash;
+  HUNCH_TRY(const Params params, args.bind("get", {"key", "default"}, 1));
+  HUNCH_OK(hash_of(*params[0]));
   const Value* found = self.dict->find(*params[0]);
   return found ? *found : params[1] ? *params[1] : Value::none();
 }
 
 template <SequenceKind kKind>
 Result<Value> dict_view(In in, const Value& self, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this method", {}));
+  HUNCH_OK(args.none("this method"));
   std::vector<Value> out;
   for (const auto& [key, value] : self.dict->entries) {
-    if (kKind == SequenceKind::Items) {
-      HUNCH_TRY(const Value pair, make_sequence(in.heap(), {key, value}, SequenceKind::Tuple));
-      out.push_back(pair);
+    if (kKind == Items) {
+      HUNCH_TRY(out.emplace_back(), make_sequence(in.heap(), {key, value}, Tuple));
     } else {
-      out.push_back(kKind == SequenceKind::Keys ? key : value);
+      out.push_back(kKind == Keys ? key : value);
     }
   }
   return in.list(out, kKind);
@@ -342,17 +330,11 @@ constexpr std::pair<std::string_view, Function> kText[] = {{"capitalize", cased<
 constexpr std::pair<std::string_view, Function> kSequence[] = {{"count", sequence_count}, {"index", sequence_index}};
 constexpr std::pair<std::string_view, Function> kDict[] = {
     {"get", dict_get},
-    {"items", dict_view<SequenceKind::Items>},
-    {"keys", dict_view<SequenceKind::Keys>},
-    {"values", dict_view<SequenceKind::Values>},
+    {"items", dict_view<Items>},
+    {"keys", dict_view<Keys>},
+    {"values", dict_view<Values>},
     {"copy", copy},
 };
-
-Function look_up(std::span<const std::pair<std::string_view, Function>> table, std::string_view name) {
-  for (const auto& [known, function] : table)
-    if (known == name) return function;
-  return nullptr;
-}
 
 }
 
@@ -360,7 +342,7 @@ Function find_method(const Value& object, std::string_view name) {
   if (object.is(Kind::String)) return look_up(kText, name);
   if (object.is(Kind::Dict)) return look_up(kDict, name);
   if (!object.is(Kind::Sequence) || !object.sequence->indexable()) return nullptr;
-  if (name == "copy" && object.sequence->kind == SequenceKind::List) return copy;
+  if (name == "copy" && object.sequence->kind == List) return copy;
   return look_up(kSequence, name);
 }
 

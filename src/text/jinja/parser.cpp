@@ -19,8 +19,8 @@ Parser::Parser(std::vector<Token> tokens, Heap& heap) : tokens_(std::move(tokens
 Error Parser::unexpected(std::string_view wanted) const {
   const Token& token = current();
   std::string found = excerpt(token.text, 30);
-  if (token.kind == TokenKind::End) found = "the end of the template";
-  if (token.kind == TokenKind::BlockEnd || token.kind == TokenKind::VariableEnd) found = "the end of the tag";
+  if (token.kind == End) found = "the end of the template";
+  if (token.kind == BlockEnd || token.kind == VariableEnd) found = "the end of the tag";
   return fail(fmt::format("expected {}, found {}", wanted, found));
 }
 
@@ -50,7 +50,7 @@ Status Parser::expect(TokenKind kind, std::string_view what) {
 }
 
 Result<std::string_view> Parser::expect_any_name() {
-  if (current().kind != TokenKind::Name) return unexpected("a name");
+  if (current().kind != Name) return unexpected("a name");
   const std::string_view name = current().text;
   next();
   return name;
@@ -62,6 +62,12 @@ uint32_t Parser::id_of(std::string_view name) {
   return at->second;
 }
 
+Stmt Parser::begin(StmtKind kind) {
+  const int line = current().line;
+  next();
+  return {.kind = kind, .line = line};
+}
+
 Result<Block> Parser::run() { return body({}); }
 
 Result<Block> Parser::body(std::span<const std::string_view> ends) {
@@ -69,27 +75,26 @@ Result<Block> Parser::body(std::span<const std::string_view> ends) {
   if (depth_ > kMaxDepth) return too_deep();
   if (!ends.empty()) {
     skip_op(":");
-    HUNCH_OK(expect(TokenKind::BlockEnd, "the end of the tag"));
+    HUNCH_OK(expect(BlockEnd, "the end of the tag"));
   }
   std::vector<const Stmt*> out;
-  while (current().kind != TokenKind::End) {
+  while (current().kind != End) {
     const int line = current().line;
-    if (current().kind == TokenKind::Data) {
+    if (current().kind == Data) {
       const Value text = make_text(heap_, Text{.bytes = current().text, .trusted = true});
       out.push_back(make({.kind = StmtKind::Output, .line = line, .expr = literal(text)}));
       next();
-    } else if (current().kind == TokenKind::VariableBegin) {
+    } else if (current().kind == VariableBegin) {
       next();
       HUNCH_TRY(const Expr* expr, tuple(true, false));
-      HUNCH_OK(expect(TokenKind::VariableEnd, "the end of the expression"));
+      HUNCH_OK(expect(VariableEnd, "the end of the expression"));
       out.push_back(make({.kind = StmtKind::Output, .line = line, .expr = expr}));
     } else {
       next();  // a BlockBegin
-      if (current().kind == TokenKind::Name && std::ranges::find(ends, current().text) != ends.end())
-        return Block(heap_.copy(out));
+      if (current().kind == Name && std::ranges::find(ends, current().text) != ends.end()) return Block(heap_.copy(out));
       HUNCH_TRY(const Stmt* stmt, statement());
       out.push_back(stmt);
-      HUNCH_OK(expect(TokenKind::BlockEnd, "the end of the tag"));
+      HUNCH_OK(expect(BlockEnd, "the end of the tag"));
     }
   }
   if (!ends.empty()) return unexpected(fmt::format("{{% {} %}}", ends.back()));
@@ -104,8 +109,7 @@ Result<Block> Parser::body_until(std::string_view end) {
 
 Result<const Stmt*> Parser::statement() {
   const std::string_view tag = current().text;
-  const int line = current().line;
-  if (current().kind != TokenKind::Name) return unexpected("the name of a tag");
+  if (current().kind != Name) return unexpected("the name of a tag");
   if (tag == "for") return parse_for();
   if (tag == "if") return parse_if();
   if (tag == "set") return parse_set();
@@ -114,27 +118,25 @@ Result<const Stmt*> Parser::statement() {
   if (tag == "filter") return parse_filter_block();
   if (tag == "with") return parse_with();
   if (tag == "generation") {
-    next();
+    Stmt stmt = begin(StmtKind::Scope);
     const int loops = std::exchange(loops_, 0);
-    HUNCH_TRY(const Block inner, body_until("endgeneration"));
+    HUNCH_TRY(stmt.body, body_until("endgeneration"));
     loops_ = loops;
-    return make({.kind = StmtKind::Scope, .line = line, .body = inner});
+    return make(stmt);
   }
   if (tag == "break" || tag == "continue") {
     if (loops_ == 0) return fail(fmt::format("'{}' outside of a loop", tag));
-    next();
-    return make({.kind = tag == "break" ? StmtKind::Break : StmtKind::Continue, .line = line});
+    return make(begin(tag == "break" ? StmtKind::Break : StmtKind::Continue));
   }
   if (tag == "print") {
-    next();
+    Stmt stmt = begin(StmtKind::Output);
     std::vector<const Expr*> parts;
-    while (current().kind != TokenKind::BlockEnd) {
+    while (current().kind != BlockEnd) {
       if (!parts.empty()) HUNCH_OK(expect_op(","));
-      HUNCH_TRY(const Expr* part, expression());
-      parts.push_back(part);
+      HUNCH_TRY(parts.emplace_back(), expression());
     }
-    HUNCH_TRY(const Expr* all, make(Expr{.kind = ExprKind::Concat, .line = line, .parts = heap_.copy(parts)}));
-    return make({.kind = StmtKind::Output, .line = line, .expr = all});
+    HUNCH_TRY(stmt.expr, make(ExprKind::Concat, stmt.line, parts));
+    return make(stmt);
   }
   for (const std::string_view known : {"extends", "block", "include", "import", "from", "autoescape", "do", "trans"})
     if (tag == known) return fail(fmt::format("the tag '{}' is not supported", tag));
@@ -142,9 +144,7 @@ Result<const Stmt*> Parser::statement() {
 }
 
 Result<const Stmt*> Parser::parse_for() {
-  const int line = current().line;
-  next();
-  Stmt stmt{.kind = StmtKind::For, .line = line};
+  Stmt stmt = begin(StmtKind::For);
   HUNCH_TRY(stmt.target, assign_target(false, "in"));
   if (!skip_name("in")) return unexpected("'in'");
   HUNCH_TRY(stmt.expr, tuple(false, false, "recursive"));
@@ -160,8 +160,7 @@ Result<const Stmt*> Parser::parse_for() {
 }
 
 Result<const Stmt*> Parser::parse_if() {
-  const int line = current().line;
-  next();
+  Stmt stmt = begin(StmtKind::If);
   ++conditions_;
   std::vector<Branch> branches;
   for (bool more = true; more;) {
@@ -177,23 +176,19 @@ Result<const Stmt*> Parser::parse_if() {
     }
   }
   --conditions_;
-  return make({.kind = StmtKind::If, .line = line, .branches = heap_.copy(branches)});
+  stmt.branches = heap_.copy(branches);
+  return make(stmt);
 }
 
 Result<const Stmt*> Parser::parse_set() {
-  Stmt stmt{.kind = StmtKind::Set, .line = current().line};
-  next();
+  Stmt stmt = begin(StmtKind::Set);
   HUNCH_TRY(stmt.target, assign_target(true, {}));
   if (skip_op("=")) {
     HUNCH_TRY(stmt.expr, tuple(true, false));
     return make(stmt);
   }
   stmt.kind = StmtKind::SetBlock;
-  if (is_op("|")) {
-    HUNCH_TRY(const Expr* input,
-        make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
-    HUNCH_TRY(stmt.expr, filter(input, false));
-  }
+  if (is_op("|")) { HUNCH_TRY(stmt.expr, body_filter(stmt.line, false)); }
   HUNCH_TRY(stmt.body, body_until("endset"));
   return make(stmt);
 }
@@ -207,8 +202,7 @@ Status Parser::signature(Macro& macro) {
     if (!params.empty()) HUNCH_OK(expect_op(","));
     HUNCH_TRY(const std::string_view name, expect_any_name());
     if (skip_op("=")) {
-      HUNCH_TRY(const Expr* value, expression());
-      defaults.push_back(value);
+      HUNCH_TRY(defaults.emplace_back(), expression());
     } else if (!defaults.empty()) {
       return fail("a parameter without a default follows one with a default");
     }
@@ -232,8 +226,7 @@ Result<Block> Parser::macro_body(Macro& macro, std::string_view end) {
 }
 
 Result<const Stmt*> Parser::parse_macro() {
-  Stmt stmt{.kind = StmtKind::Macro, .line = current().line};
-  next();
+  Stmt stmt = begin(StmtKind::Macro);
   Macro* macro = heap_.make<Macro>();
   HUNCH_TRY(macro->name, expect_any_name());
   stmt.id = id_of(macro->name);
@@ -244,8 +237,7 @@ Result<const Stmt*> Parser::parse_macro() {
 }
 
 Result<const Stmt*> Parser::parse_call() {
-  Stmt stmt{.kind = StmtKind::Call, .line = current().line};
-  next();
+  Stmt stmt = begin(StmtKind::Call);
   Macro* macro = heap_.make<Macro>();
   macro->name = "caller";
   if (is_op("(")) HUNCH_OK(signature(*macro));
@@ -257,20 +249,21 @@ Result<const Stmt*> Parser::parse_call() {
 }
 
 Result<const Stmt*> Parser::parse_filter_block() {
-  Stmt stmt{.kind = StmtKind::Filter, .line = current().line};
-  next();
-  HUNCH_TRY(
-      const Expr* input, make(Expr{.kind = ExprKind::Name, .line = stmt.line, .id = kBodyName, .text = kKnownNames[kBodyName]}));
-  HUNCH_TRY(stmt.expr, filter(input, true));
+  Stmt stmt = begin(StmtKind::Filter);
+  HUNCH_TRY(stmt.expr, body_filter(stmt.line, true));
   HUNCH_TRY(stmt.body, body_until("endfilter"));
   return make(stmt);
 }
 
+Result<const Expr*> Parser::body_filter(int line, bool inline_start) {
+  HUNCH_TRY(const Expr* input, make(ExprKind::Name, line, {}, {.id = kBodyName, .text = kKnownNames[kBodyName]}));
+  return filter(input, inline_start);
+}
+
 Result<const Stmt*> Parser::parse_with() {
-  Stmt stmt{.kind = StmtKind::With, .line = current().line};
-  next();
+  Stmt stmt = begin(StmtKind::With);
   std::vector<Binding> bindings;
-  while (current().kind != TokenKind::BlockEnd) {
+  while (current().kind != BlockEnd) {
     if (!bindings.empty()) HUNCH_OK(expect_op(","));
     Binding binding;
     HUNCH_TRY(binding.target, one_target(false));
@@ -309,10 +302,9 @@ Result<Target> Parser::assign_target(bool with_namespace, std::string_view end) 
   if (!is_op(",")) return first;
   std::vector<Target> parts = {first};
   while (skip_op(",")) {
-    if (current().kind != TokenKind::Name && !is_op("(")) break;
+    if (current().kind != Name && !is_op("(")) break;
     if (!end.empty() && is_name(end)) break;
-    HUNCH_TRY(const Target part, one_target(with_namespace));
-    parts.push_back(part);
+    HUNCH_TRY(parts.emplace_back(), one_target(with_namespace));
   }
   return Target{.kind = Target::Kind::Tuple, .parts = heap_.copy(parts)};
 }

@@ -24,8 +24,8 @@ class Parser {
   const Token& current() const { return tokens_[at_]; }
   const Token& ahead() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   void next() { at_ = std::min(at_ + 1, tokens_.size() - 1); }
-  bool is_op(std::string_view op) const { return current().kind == TokenKind::Operator && current().text == op; }
-  bool is_name(std::string_view name) const { return current().kind == TokenKind::Name && current().text == name; }
+  bool is_op(std::string_view op) const { return current().kind == Sign && current().text == op; }
+  bool is_name(std::string_view name) const { return current().kind == Name && current().text == name; }
   bool skip_op(std::string_view op);
   bool skip_name(std::string_view name);
   Status expect_op(std::string_view op);
@@ -79,12 +79,15 @@ class Parser {
   ExprResult subscript_part();
   ExprResult call(const Expr* callee);
   ExprResult filter(const Expr* inner, bool inline_start);
+  ExprResult body_filter(int line, bool inline_start);  // of what a block holds
   ExprResult test(const Expr* inner);
   Result<const CallArgs*> call_args();
 
   // --- Nodes.
   uint32_t id_of(std::string_view name);
-  Result<const Expr*> make(Expr expr);  // error: nested too deep
+  ExprResult make(Expr expr);  // error: nested too deep
+  ExprResult make(ExprKind kind, int line, const std::vector<const Expr*>& parts, Expr rest = {});
+  Stmt begin(StmtKind kind);  // the current token is its tag, and is passed
   const Stmt* make(const Stmt& stmt) { return heap_.make<Stmt>(stmt); }
   const Expr* literal(const Value& value);
 

@@ -8,6 +8,8 @@
 
 namespace hunch::jinja {
 
+using enum Operator;
+
 Result<const Expr*> Parser::make(Expr expr) {
   const auto higher = [&](const Expr* part) {
     if (part) expr.height = std::max(expr.height, part->height + 1);
@@ -21,7 +23,12 @@ Result<const Expr*> Parser::make(Expr expr) {
     higher(expr.args->dict);
   }
   if (expr.height > kMaxDepth) return too_deep();
-  return static_cast<const Expr*>(heap_.make<Expr>(expr));
+  return heap_.make<Expr>(expr);
+}
+
+Result<const Expr*> Parser::make(ExprKind kind, int line, const std::vector<const Expr*>& parts, Expr rest) {
+  rest.kind = kind, rest.line = line, rest.parts = heap_.copy(parts);
+  return make(rest);
 }
 
 const Expr* Parser::literal(const Value& value) {
@@ -37,17 +44,14 @@ Result<const Expr*> Parser::tuple(bool with_ternary, bool parentheses, std::stri
   bool is_tuple = false;
   while (true) {
     if (!parts.empty()) HUNCH_OK(expect_op(","));
-    if (current().kind == TokenKind::VariableEnd || current().kind == TokenKind::BlockEnd || is_op(")") ||
-        (!end.empty() && is_name(end)))
-      break;
-    HUNCH_TRY(const Expr* part, expression(with_ternary));
-    parts.push_back(part);
+    if (current().kind == VariableEnd || current().kind == BlockEnd || is_op(")") || (!end.empty() && is_name(end))) break;
+    HUNCH_TRY(parts.emplace_back(), expression(with_ternary));
     if (!is_op(",")) break;
     is_tuple = true;
   }
   if (!is_tuple && !parts.empty()) return parts[0];
   if (!is_tuple && !parentheses) return unexpected("an expression");
-  return make(Expr{.kind = ExprKind::Tuple, .line = line, .parts = heap_.copy(parts)});
+  return make(ExprKind::Tuple, line, parts);
 }
 
 Result<const Expr*> Parser::ternary() {
@@ -61,8 +65,7 @@ Result<const Expr*> Parser::ternary() {
     const Expr* otherwise = nullptr;
     if (skip_name("else")) { HUNCH_TRY(otherwise, ternary()); }
     --conditions_;
-    const std::vector<const Expr*> parts = {test, then, otherwise};
-    HUNCH_TRY(then, make(Expr{.kind = ExprKind::Ternary, .line = line, .parts = heap_.copy(parts)}));
+    HUNCH_TRY(then, make(ExprKind::Ternary, line, {test, then, otherwise}));
   }
   return then;
 }
@@ -73,12 +76,9 @@ Result<const Expr*> Parser::joined(ExprKind kind, std::string_view by, ExprResul
   const auto goes_on = [&] { return kind == ExprKind::Concat ? skip_op(by) : skip_name(by); };
   HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<const Expr*> parts = {first};
-  while (goes_on()) {
-    HUNCH_TRY(const Expr* part, (this->*below)());
-    parts.push_back(part);
-  }
+  while (goes_on()) { HUNCH_TRY(parts.emplace_back(), (this->*below)()); }
   if (parts.size() == 1) return first;
-  return make(Expr{.kind = kind, .line = line, .parts = heap_.copy(parts)});
+  return make(kind, line, parts);
 }
 
 Result<const Expr*> Parser::either() { return joined(ExprKind::Or, "or", &Parser::both); }
@@ -92,12 +92,11 @@ Result<const Expr*> Parser::negation() {
   const int line = current().line;
   next();
   HUNCH_TRY(const Expr* inner, negation());
-  return make(Expr{.kind = ExprKind::Not, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner})});
+  return make(ExprKind::Not, line, {inner});
 }
 
 Result<const Expr*> Parser::comparison() {
-  constexpr std::pair<std::string_view, Operator> kOps[] = {{"==", Operator::Eq}, {"!=", Operator::Ne}, {"<", Operator::Lt},
-      {"<=", Operator::Le}, {">", Operator::Gt}, {">=", Operator::Ge}};
+  constexpr std::pair<std::string_view, Operator> kOps[] = {{"==", Eq}, {"!=", Ne}, {"<", Lt}, {"<=", Le}, {">", Gt}, {">=", Ge}};
   const int line = current().line;
   HUNCH_TRY(const Expr* first, sum());
   std::vector<Operand> chain;
@@ -105,9 +104,9 @@ Result<const Expr*> Parser::comparison() {
     std::optional<Operator> op;
     for (const auto& [text, value] : kOps)
       if (is_op(text)) op = value;
-    if (is_name("in")) op = Operator::In;
-    if (is_name("not") && ahead().kind == TokenKind::Name && ahead().text == "in") {
-      op = Operator::NotIn;
+    if (is_name("in")) op = In;
+    if (is_name("not") && ahead().kind == Name && ahead().text == "in") {
+      op = NotIn;
       next();
     }
     if (!op) break;
@@ -116,8 +115,7 @@ Result<const Expr*> Parser::comparison() {
     chain.push_back({*op, right});
   }
   if (chain.empty()) return first;
-  return make(Expr{
-      .kind = ExprKind::Compare, .line = line, .parts = heap_.copy(std::vector<const Expr*>{first}), .chain = heap_.copy(chain)});
+  return make(ExprKind::Compare, line, {first}, {.chain = heap_.copy(chain)});
 }
 
 // A level of left-associative arithmetic over the level below, as one node however long.
@@ -126,7 +124,7 @@ Result<const Expr*> Parser::arithmetic(
   const int line = current().line;
   HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<Operand> chain;
-  while (current().kind == TokenKind::Operator) {
+  while (current().kind == Sign) {
     const auto op = std::ranges::find_if(ops, [&](const auto& known) { return is_op(known.first); });
     if (op == ops.end()) break;
     next();
@@ -134,24 +132,22 @@ Result<const Expr*> Parser::arithmetic(
     chain.push_back({op->second, right});
   }
   if (chain.empty()) return first;
-  const auto parts = heap_.copy(std::vector<const Expr*>{first});
-  return make(Expr{.kind = ExprKind::Arith, .line = line, .parts = parts, .chain = heap_.copy(chain)});
+  return make(ExprKind::Arith, line, {first}, {.chain = heap_.copy(chain)});
 }
 
 Result<const Expr*> Parser::sum() {
-  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"+", Operator::Add}, {"-", Operator::Sub}};
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"+", Add}, {"-", Sub}};
   return arithmetic(&Parser::concat, kOps);
 }
 
 Result<const Expr*> Parser::product() {
-  static constexpr std::pair<std::string_view, Operator> kOps[] = {
-      {"*", Operator::Mul}, {"/", Operator::Div}, {"//", Operator::FloorDiv}, {"%", Operator::Mod}};
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"*", Mul}, {"/", Div}, {"//", FloorDiv}, {"%", Mod}};
   return arithmetic(&Parser::power, kOps);
 }
 
 // jinja2 has ** from left to right, unlike Python.
 Result<const Expr*> Parser::power() {
-  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"**", Operator::Pow}};
+  static constexpr std::pair<std::string_view, Operator> kOps[] = {{"**", Pow}};
   return arithmetic(&Parser::factor, kOps);
 }
 
@@ -164,7 +160,7 @@ Result<const Expr*> Parser::unary(bool with_filter) {
     const ExprKind kind = is_op("-") ? ExprKind::Negate : ExprKind::Plus;
     next();
     HUNCH_TRY(const Expr* inner, unary(false));
-    HUNCH_TRY(node, make(Expr{.kind = kind, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner})}));
+    HUNCH_TRY(node, make(kind, line, {inner}));
   } else {
     HUNCH_TRY(node, primary());
   }
@@ -175,9 +171,9 @@ Result<const Expr*> Parser::unary(bool with_filter) {
 
 Result<const Expr*> Parser::primary() {
   const Token token = current();
-  if (token.kind == TokenKind::String) return string_literal();
-  if (token.kind == TokenKind::Integer || token.kind == TokenKind::Float) return number();
-  if (token.kind == TokenKind::Name) {
+  if (token.kind == String) return string_literal();
+  if (token.kind == Integer || token.kind == Float) return number();
+  if (token.kind == Name) {
     const std::string_view name = token.text;
     if (name == "true" || name == "True" || name == "false" || name == "False" || name == "none" || name == "None") {
       const char c = char(name[0] | 0x20);
@@ -209,7 +205,7 @@ Result<const Expr*> Parser::string_literal() {
   std::string_view text = current().text;
   std::string joined;
   const int line = current().line;
-  for (bool first = true; current().kind == TokenKind::String; first = false, next()) {
+  for (bool first = true; current().kind == String; first = false, next()) {
     if (first) continue;
     if (joined.empty()) joined = text;
     joined += current().text;
@@ -224,7 +220,7 @@ Result<const Expr*> Parser::number() {
   std::erase(digits, '_');
   const char *begin = digits.data(), *end = begin + digits.size();
   Value value;
-  if (current().kind == TokenKind::Float) {
+  if (current().kind == Float) {
     double real = 0;
     const auto read = std::from_chars(begin, end, real);
     if (read.ec != std::errc()) return fail(fmt::format("the number {} is out of range", excerpt(digits, 30)));
@@ -253,11 +249,10 @@ Result<const Expr*> Parser::list() {
   while (!is_op("]")) {
     if (!parts.empty()) HUNCH_OK(expect_op(","));
     if (is_op("]")) break;
-    HUNCH_TRY(const Expr* part, expression());
-    parts.push_back(part);
+    HUNCH_TRY(parts.emplace_back(), expression());
   }
   next();
-  return make(Expr{.kind = ExprKind::List, .line = line, .parts = heap_.copy(parts)});
+  return make(ExprKind::List, line, parts);
 }
 
 Result<const Expr*> Parser::dict() {
@@ -274,7 +269,7 @@ Result<const Expr*> Parser::dict() {
     parts.push_back(value);
   }
   next();
-  return make(Expr{.kind = ExprKind::Dict, .line = line, .parts = heap_.copy(parts)});
+  return make(ExprKind::Dict, line, parts);
 }
 
 Result<const Expr*> Parser::postfix(const Expr* inner) {
@@ -306,26 +301,24 @@ Result<const Expr*> Parser::subscript(const Expr* inner) {
   const int line = current().line;
   if (skip_op(".")) {
     const Token token = current();
-    if (token.kind == TokenKind::Integer) {
+    if (token.kind == Integer) {
       HUNCH_TRY(const Expr* index, number());
-      return make(Expr{.kind = ExprKind::Item, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner, index})});
+      return make(ExprKind::Item, line, {inner, index});
     }
     HUNCH_TRY(const std::string_view name, expect_any_name());
-    const auto parts = heap_.copy(std::vector<const Expr*>{inner});
-    return make(Expr{.kind = ExprKind::Attribute, .line = line, .text = name, .parts = parts});
+    return make(ExprKind::Attribute, line, {inner}, {.text = name});
   }
   next();
   std::vector<const Expr*> args;
   while (!is_op("]")) {
     if (!args.empty()) HUNCH_OK(expect_op(","));
-    HUNCH_TRY(const Expr* part, subscript_part());
-    args.push_back(part);
+    HUNCH_TRY(args.emplace_back(), subscript_part());
   }
   next();
   if (args.empty()) return fail("expected an index between [ and ]");
   const Expr* index = args[0];
-  if (args.size() > 1) { HUNCH_TRY(index, make(Expr{.kind = ExprKind::Tuple, .line = line, .parts = heap_.copy(args)})); }
-  return make(Expr{.kind = ExprKind::Item, .line = line, .parts = heap_.copy(std::vector<const Expr*>{inner, index})});
+  if (args.size() > 1) { HUNCH_TRY(index, make(ExprKind::Tuple, line, args)); }
+  return make(ExprKind::Item, line, {inner, index});
 }
 
 Result<const Expr*> Parser::subscript_part() {
@@ -337,7 +330,7 @@ Result<const Expr*> Parser::subscript_part() {
   }
   for (size_t i = 1; i < 3 && skip_op(":"); ++i)
     if (!is_op(":") && !is_op("]") && !is_op(",")) { HUNCH_TRY(bounds[i], expression()); }
-  return make(Expr{.kind = ExprKind::Slice, .line = line, .parts = heap_.copy(bounds)});
+  return make(ExprKind::Slice, line, bounds);
 }
 
 Result<const CallArgs*> Parser::call_args() {
@@ -355,7 +348,7 @@ Result<const CallArgs*> Parser::call_args() {
       if (args.dict || (list && args.list)) return fail("invalid arguments of a call");
       next();
       HUNCH_TRY((list ? args.list : args.dict), expression());
-    } else if (current().kind == TokenKind::Name && ahead().kind == TokenKind::Operator && ahead().text == "=") {
+    } else if (current().kind == Name && ahead().kind == Sign && ahead().text == "=") {
       if (args.dict) return fail("invalid arguments of a call");
       const std::string_view name = current().text;
       for (const Keyword& known : named)
@@ -366,14 +359,13 @@ Result<const CallArgs*> Parser::call_args() {
       named.push_back({name, value});
     } else {
       if (args.list || args.dict || !named.empty()) return fail("invalid arguments of a call");
-      HUNCH_TRY(const Expr* value, expression());
-      positional.push_back(value);
+      HUNCH_TRY(positional.emplace_back(), expression());
     }
   }
   next();
   args.positional = heap_.copy(positional);
   args.named = heap_.copy(named);
-  return static_cast<const CallArgs*>(heap_.make<CallArgs>(args));
+  return heap_.make<CallArgs>(args);
 }
 
 // One filter or a chain of them. What we lack is refused at once, but behind a condition only if it is reached.
@@ -387,9 +379,7 @@ Result<const Expr*> Parser::filter(const Expr* inner, bool inline_start) {
     if (!function && conditions_ == 0) return at_line(line, fmt::format("the filter '{}' is not supported", name));
     const CallArgs* args = nullptr;
     if (is_op("(")) { HUNCH_TRY(args, call_args()); }
-    const auto parts = heap_.copy(std::vector<const Expr*>{inner});
-    HUNCH_TRY(inner,
-        make(Expr{.kind = ExprKind::Filter, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
+    HUNCH_TRY(inner, make(ExprKind::Filter, line, {inner}, {.text = name, .args = args, .function = function}));
   }
   return inner;
 }
@@ -405,24 +395,22 @@ Result<const Expr*> Parser::test(const Expr* inner) {
   const TokenKind kind = current().kind;
   if (is_op("(")) {
     HUNCH_TRY(args, call_args());
-  } else if (((kind == TokenKind::Name && !is_name("else") && !is_name("or") && !is_name("and")) || kind == TokenKind::String ||
-                 kind == TokenKind::Integer || kind == TokenKind::Float || is_op("[") || is_op("{"))) {
+  } else if (((kind == Name && !is_name("else") && !is_name("or") && !is_name("and")) || kind == String || kind == Integer ||
+                 kind == Float || is_op("[") || is_op("{"))) {
     if (is_name("is")) return fail("tests cannot be chained with 'is'");
     HUNCH_TRY(const Expr* first, primary());
     HUNCH_TRY(const Expr* arg, postfix(first));
     args = heap_.make<CallArgs>(CallArgs{.positional = heap_.copy(std::vector<const Expr*>{arg})});
   }
-  const auto parts = heap_.copy(std::vector<const Expr*>{inner});
-  HUNCH_TRY(const Expr* out,
-      make(Expr{.kind = ExprKind::Test, .line = line, .text = name, .parts = parts, .args = args, .function = function}));
+  HUNCH_TRY(const Expr* out, make(ExprKind::Test, line, {inner}, {.text = name, .args = args, .function = function}));
   if (!negated) return out;
-  return make(Expr{.kind = ExprKind::Not, .line = line, .parts = heap_.copy(std::vector<const Expr*>{out})});
+  return make(ExprKind::Not, line, {out});
 }
 
 Result<const Expr*> Parser::call(const Expr* callee) {
   const int line = current().line;
   HUNCH_TRY(const CallArgs* args, call_args());
-  return make(Expr{.kind = ExprKind::Call, .line = line, .parts = heap_.copy(std::vector<const Expr*>{callee}), .args = args});
+  return make(ExprKind::Call, line, {callee}, {.args = args});
 }
 
 }

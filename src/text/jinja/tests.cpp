@@ -12,22 +12,19 @@ using Args = const Arguments&;
 // A test without arguments, by a condition on the value.
 template <bool (*kHolds)(const Value&)>
 Result<Value> simple(In, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
+  HUNCH_OK(args.none("this test"));
   return Value::of(kHolds(value));
 }
 
-bool boolean(const Value& v) { return v.is(Kind::Bool); }
+template <Kind kKind>
+bool is(const Value& v) {
+  return v.is(kKind);
+}
 bool callable(const Value& v) { return v.is(Kind::Callable) || v.is(Kind::Loop) || v.is(Kind::Joiner) || v.is(Kind::Undefined); }
 bool defined(const Value& v) { return !v.is(Kind::Undefined); }
-bool undefined(const Value& v) { return v.is(Kind::Undefined); }
 bool is_true(const Value& v) { return v.is(Kind::Bool) && v.boolean; }
 bool is_false(const Value& v) { return v.is(Kind::Bool) && !v.boolean; }
-bool real(const Value& v) { return v.is(Kind::Float); }
-bool integer(const Value& v) { return v.is(Kind::Int); }
 bool number(const Value& v) { return v.is_number(); }
-bool none(const Value& v) { return v.is(Kind::None); }
-bool string(const Value& v) { return v.is(Kind::String); }
-bool mapping(const Value& v) { return v.is(Kind::Dict); }
 bool escaped(const Value& v) { return v.is(Kind::String) && v.text->markup; }
 bool iterable(const Value& v) {
   return v.is(Kind::String) || v.is(Kind::Sequence) || v.is(Kind::Dict) || v.is(Kind::Undefined) || v.is(Kind::Loop);
@@ -38,7 +35,7 @@ bool sequence(const Value& v) {
 
 template <bool kUpper>
 Result<Value> cased(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
+  HUNCH_OK(args.none("this test"));
   HUNCH_TRY(const Value text, in.str(value));
   return Value::of(is_all(text.bytes(), kUpper ? CharClass::Upper : CharClass::Lower));
 }
@@ -48,43 +45,39 @@ Result<Value> divides(In in, const Value& value, const Value& by, int64_t rest) 
   return Value::of(equal(left, Value::of(rest)));
 }
 Result<Value> even(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the test 'even'", {}));
+  HUNCH_OK(args.none("the test 'even'"));
   return divides(in, value, Value::of(int64_t(2)), 0);
 }
 Result<Value> odd(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the test 'odd'", {}));
+  HUNCH_OK(args.none("the test 'odd'"));
   return divides(in, value, Value::of(int64_t(2)), 1);
 }
 Result<Value> divisibleby(In in, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the test 'divisibleby'", {"num"}));
+  HUNCH_TRY(const Params params, args.bind("the test 'divisibleby'", {"num"}));
   if (!params[0]) return type_error("the test 'divisibleby' needs a number");
   return divides(in, value, *params[0], 0);
 }
 
 template <Operator kOp>
 Result<Value> compared(In, const Value& a, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "a comparing test", {"other"}));
-  if (!params[0]) return type_error("a comparing test needs an argument");
+  HUNCH_TRY(const Params params, args.bind("a comparing test", {"other"}, 1));
   const Value& b = *params[0];
   if (kOp == Operator::Eq || kOp == Operator::Ne) return Value::of(equal(a, b) == (kOp == Operator::Eq));
   for (const Value* side : {&a, &b})
-    if (side->is(Kind::Undefined)) return type_error(side->hint ? side->hint->bytes : "a value is undefined");
+    if (side->is(Kind::Undefined)) return undefined_error(*side);
   const bool swapped = kOp == Operator::Gt || kOp == Operator::Le;
-  const auto before = swapped ? less(b, a) : less(a, b);
-  if (!before.ok()) return type_error(before.error().message);
-  return Value::of(before.value() != (kOp == Operator::Le || kOp == Operator::Ge));
+  HUNCH_TRY(const bool before, swapped ? less(b, a) : less(a, b));
+  return Value::of(before != (kOp == Operator::Le || kOp == Operator::Ge));
 }
 
 Result<Value> in(In interpreter, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the test 'in'", {"seq"}));
-  if (!params[0]) return type_error("the test 'in' needs an argument");
+  HUNCH_TRY(const Params params, args.bind("the test 'in'", {"seq"}, 1));
   HUNCH_TRY(const bool found, interpreter.contains(*params[0], value));
   return Value::of(found);
 }
 
 Result<Value> sameas(In, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "the test 'sameas'", {"other"}));
-  if (!params[0]) return type_error("the test 'sameas' needs an argument");
+  HUNCH_TRY(const Params params, args.bind("the test 'sameas'", {"other"}, 1));
   const Value& other = *params[0];
   if (value.kind != other.kind) return Value::of(false);
   const bool object = value.is(Kind::Sequence) || value.is(Kind::Dict);
@@ -93,29 +86,26 @@ Result<Value> sameas(In, const Value& value, Args args) {
 
 template <Function (*kFind)(std::string_view)>
 Result<Value> known(In, const Value& value, Args args) {
-  HUNCH_TRY(const Params params, Params::bind(args, "this test", {}));
-  HUNCH_TRY(const size_t hash, hash_of(value));
-  (void)hash;
+  HUNCH_OK(args.none("this test"));
+  HUNCH_OK(hash_of(value));
   return Value::of(value.is(Kind::String) && kFind(value.bytes()) != nullptr);
 }
 
 constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Operator::Ne>}, {"<", compared<Operator::Lt>},
     {"<=", compared<Operator::Le>}, {"==", compared<Operator::Eq>}, {">", compared<Operator::Gt>}, {">=", compared<Operator::Ge>},
-    {"boolean", simple<boolean>}, {"callable", simple<callable>}, {"defined", simple<defined>}, {"divisibleby", divisibleby},
-    {"eq", compared<Operator::Eq>}, {"equalto", compared<Operator::Eq>}, {"escaped", simple<escaped>}, {"even", even},
-    {"false", simple<is_false>}, {"filter", known<find_filter>}, {"float", simple<real>}, {"ge", compared<Operator::Ge>},
-    {"greaterthan", compared<Operator::Gt>}, {"gt", compared<Operator::Gt>}, {"in", in}, {"integer", simple<integer>},
-    {"iterable", simple<iterable>}, {"le", compared<Operator::Le>}, {"lessthan", compared<Operator::Lt>}, {"lower", cased<false>},
-    {"lt", compared<Operator::Lt>}, {"mapping", simple<mapping>}, {"ne", compared<Operator::Ne>}, {"none", simple<none>},
-    {"number", simple<number>}, {"odd", odd}, {"sameas", sameas}, {"sequence", simple<sequence>}, {"string", simple<string>},
-    {"test", known<find_test>}, {"true", simple<is_true>}, {"undefined", simple<undefined>}, {"upper", cased<true>}};
+    {"boolean", simple<is<Kind::Bool>>}, {"callable", simple<callable>}, {"defined", simple<defined>},
+    {"divisibleby", divisibleby}, {"eq", compared<Operator::Eq>}, {"equalto", compared<Operator::Eq>},
+    {"escaped", simple<escaped>}, {"even", even}, {"false", simple<is_false>}, {"filter", known<find_filter>},
+    {"float", simple<is<Kind::Float>>}, {"ge", compared<Operator::Ge>}, {"greaterthan", compared<Operator::Gt>},
+    {"gt", compared<Operator::Gt>}, {"in", in}, {"integer", simple<is<Kind::Int>>}, {"iterable", simple<iterable>},
+    {"le", compared<Operator::Le>}, {"lessthan", compared<Operator::Lt>}, {"lower", cased<false>}, {"lt", compared<Operator::Lt>},
+    {"mapping", simple<is<Kind::Dict>>}, {"ne", compared<Operator::Ne>}, {"none", simple<is<Kind::None>>},
+    {"number", simple<number>}, {"odd", odd}, {"sameas", sameas}, {"sequence", simple<sequence>},
+    {"string", simple<is<Kind::String>>}, {"test", known<find_test>}, {"true", simple<is_true>},
+    {"undefined", simple<is<Kind::Undefined>>}, {"upper", cased<true>}};
 
 }
 
-Function find_test(std::string_view name) {
-  for (const auto& [known_name, function] : kTests)
-    if (known_name == name) return function;
-  return nullptr;
-}
+Function find_test(std::string_view name) { return look_up(kTests, name); }
 
 }

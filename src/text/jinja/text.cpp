@@ -14,7 +14,7 @@ int64_t Text::length() const {
 }
 
 size_t Text::byte_of(int64_t index) const {
-  if (is_ascii()) return size_t(index);
+  if (is_ascii()) return index;
   size_t at = 0;
   for (; at < bytes.size(); ++at)
     if (begins_character(bytes[at]) && index-- == 0) break;

@@ -36,7 +36,7 @@ class TextBuilder {
   explicit TextBuilder(size_t limit_bytes) : limit_(limit_bytes) {}
 
   // Past the limit nothing is added any more, and full() tells.
-  void append(std::string_view bytes, bool trusted);
+  void append(std::string_view bytes, bool trusted = false);
   void append(const Text& text) { append(text, 0, text.bytes.size()); }
   void append(const Text& text, size_t begin, size_t end);
   bool full() const { return full_; }

@@ -1,13 +1,13 @@
 // See value.h.
 #include "text/jinja/value.h"
 
-#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <charconv>
 #include <cmath>
 #include <functional>
 
+#include "base/failure.h"
 #include "text/unicode.h"
 
 namespace hunch::jinja {
@@ -20,12 +20,10 @@ size_t mix(size_t a, size_t b) { return (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6)
 size_t hash_text(std::string_view bytes) { return std::hash<std::string_view>{}(bytes); }
 
 Error unorderable(const Value& a, const Value& b) {
-  return Error{fmt::format("'<' not supported between instances of '{}' and '{}'", type_name(a), type_name(b))};
+  return failure("'<' not supported between instances of '{}' and '{}'", type_name(a), type_name(b));
 }
 
-bool list_or_tuple(const Value& v) {
-  return v.is(Kind::Sequence) && (v.sequence->kind == SequenceKind::List || v.sequence->kind == SequenceKind::Tuple);
-}
+bool list_or_tuple(const Value& v) { return v.is(Kind::Sequence) && (v.sequence->kind == List || v.sequence->kind == Tuple); }
 
 bool printable(uint32_t code) {
   switch (utf8proc_category(utf8proc_int32_t(code))) {
@@ -63,28 +61,27 @@ std::string repr_of(std::string_view bytes) {
 }
 
 Status append_items(const Sequence& sequence, std::string_view open, std::string_view close, TextBuilder& out) {
-  out.append(open, false);
+  out.append(open);
   for (size_t i = 0; i < sequence.items.size() && !out.full(); ++i) {
-    if (i > 0) out.append(", ", false);
+    if (i > 0) out.append(", ");
     HUNCH_OK(append_repr(sequence.items[i], out));
   }
-  out.append(close, false);
+  out.append(close);
   return {};
 }
 
 Status append_sequence(const Sequence& sequence, TextBuilder& out) {
   switch (sequence.kind) {
-    case SequenceKind::List: return append_items(sequence, "[", "]", out);
-    case SequenceKind::Tuple: return append_items(sequence, "(", sequence.items.size() == 1 ? ",)" : ")", out);
-    case SequenceKind::Keys: return append_items(sequence, "dict_keys([", "])", out);
-    case SequenceKind::Values: return append_items(sequence, "dict_values([", "])", out);
-    case SequenceKind::Items: return append_items(sequence, "dict_items([", "])", out);
-    case SequenceKind::Range:
+    case List: return append_items(sequence, "[", "]", out);
+    case Tuple: return append_items(sequence, "(", sequence.items.size() == 1 ? ",)" : ")", out);
+    case Keys: return append_items(sequence, "dict_keys([", "])", out);
+    case Values: return append_items(sequence, "dict_values([", "])", out);
+    case Items: return append_items(sequence, "dict_items([", "])", out);
+    case Range:
       out.append(sequence.step == 1 ? fmt::format("range({}, {})", sequence.start, sequence.stop)
-                                    : fmt::format("range({}, {}, {})", sequence.start, sequence.stop, sequence.step),
-          false);
+                                    : fmt::format("range({}, {}, {})", sequence.start, sequence.stop, sequence.step));
       return {};
-    case SequenceKind::Generator: break;
+    case Generator: break;
   }
   return Error{"a generator cannot be printed: add the filter 'list'"};
 }
@@ -145,8 +142,8 @@ int64_t weight_of(const Value& value) {
   if (value.is(Kind::Sequence)) return value.sequence->weight;
   return value.is(Kind::Dict) ? value.dict->weight : 1;
 }
-Error too_heavy() { return usage_error(fmt::format("a value holds more than {} others", kMaxWeight)); }
-Error too_deep() { return usage_error(fmt::format("a value is nested deeper than {}", kMaxDepth)); }
+Error too_heavy() { return usage_error("a value holds more than {} others", kMaxWeight); }
+Error too_deep() { return usage_error("a value is nested deeper than {}", kMaxDepth); }
 }
 
 Result<Value> DictBuilder::finish() {
@@ -158,14 +155,14 @@ Result<Value> DictBuilder::finish() {
     if (dict.weight > kMaxWeight) return too_heavy();
   }
   if (dict.depth > kMaxDepth) return too_deep();
-  return Value::of(static_cast<const Dict*>(heap_.make<Dict>(dict)));
+  return Value::of(heap_.make<Dict>(dict));
 }
 
 Value make_text(Heap& heap, std::string_view bytes, bool trusted) {
   return make_text(heap, Text{.bytes = heap.copy(bytes), .trusted = trusted});
 }
 
-Value make_text(Heap& heap, const Text& text) { return Value::of(static_cast<const Text*>(heap.make<Text>(text))); }
+Value make_text(Heap& heap, const Text& text) { return Value::of(heap.make<Text>(text)); }
 
 Value make_undefined(Heap& heap, std::string_view hint) { return {.hint = heap.make<Text>(Text{.bytes = heap.copy(hint)})}; }
 
@@ -177,7 +174,7 @@ Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, Sequenc
     if (sequence.weight > kMaxWeight) return too_heavy();
   }
   if (sequence.depth > kMaxDepth) return too_deep();
-  return Value::of(static_cast<const Sequence*>(heap.make<Sequence>(sequence)));
+  return Value::of(heap.make<Sequence>(sequence));
 }
 
 std::string_view type_name(const Value& value) {
@@ -196,13 +193,13 @@ std::string_view type_name(const Value& value) {
     case Kind::Joiner: return "Joiner";
   }
   switch (value.sequence->kind) {
-    case SequenceKind::List: return "list";
-    case SequenceKind::Tuple: return "tuple";
-    case SequenceKind::Range: return "range";
-    case SequenceKind::Keys: return "dict_keys";
-    case SequenceKind::Values: return "dict_values";
-    case SequenceKind::Items: return "dict_items";
-    case SequenceKind::Generator: break;
+    case List: return "list";
+    case Tuple: return "tuple";
+    case Range: return "range";
+    case Keys: return "dict_keys";
+    case Values: return "dict_values";
+    case Items: return "dict_items";
+    case Generator: break;
   }
   return "generator";
 }
@@ -215,7 +212,7 @@ bool truth(const Value& value) {
     case Kind::Int: return value.integer != 0;
     case Kind::Float: return value.real != 0;
     case Kind::String: return !value.bytes().empty();
-    case Kind::Sequence: return value.sequence->kind == SequenceKind::Generator || !value.sequence->items.empty();
+    case Kind::Sequence: return value.sequence->kind == Generator || !value.sequence->items.empty();
     case Kind::Dict: return !value.dict->entries.empty();
     default: return true;
   }
@@ -232,8 +229,7 @@ bool equal(const Value& a, const Value& b) {
     case Kind::Sequence: {
       const Sequence &x = *a.sequence, &y = *b.sequence;
       if (&x == &y) return true;
-      if (x.kind != y.kind || x.items.size() != y.items.size() || x.kind == SequenceKind::Generator) return false;
-      return std::equal(x.items.begin(), x.items.end(), y.items.begin(), equal);
+      return x.kind == y.kind && x.kind != Generator && std::ranges::equal(x.items, y.items, equal);
     }
     case Kind::Dict: {
       if (a.dict == b.dict) return true;
@@ -268,7 +264,7 @@ Result<size_t> hash_of(const Value& value) {
     case Kind::Float: return mix(3, std::hash<double>{}(value.real));
     case Kind::String: return hash_text(value.bytes());
     case Kind::Sequence:
-      if (value.sequence->kind == SequenceKind::Tuple) {
+      if (value.sequence->kind == Tuple) {
         size_t hash = 5;
         for (const Value& item : value.sequence->items) {
           HUNCH_TRY(const size_t one, hash_of(item));
@@ -277,7 +273,7 @@ Result<size_t> hash_of(const Value& value) {
         return hash;
       }
       [[fallthrough]];
-    case Kind::Dict: return Error{fmt::format("unhashable type: '{}'", type_name(value))};
+    case Kind::Dict: return failure("unhashable type: '{}'", type_name(value));
     default: return mix(7, std::hash<const void*>{}(value.callable));
   }
 }
@@ -291,28 +287,28 @@ Status append_str(const Value& value, TextBuilder& out) {
 
 Status append_repr(const Value& value, TextBuilder& out) {
   switch (value.kind) {
-    case Kind::Undefined: out.append("Undefined", false); return {};
-    case Kind::None: out.append("None", false); return {};
-    case Kind::Bool: out.append(value.boolean ? "True" : "False", false); return {};
-    case Kind::Int: out.append(fmt::format_int(value.integer).c_str(), false); return {};
-    case Kind::Float: out.append(python_float(value.real), false); return {};
+    case Kind::Undefined: out.append("Undefined"); return {};
+    case Kind::None: out.append("None"); return {};
+    case Kind::Bool: out.append(value.boolean ? "True" : "False"); return {};
+    case Kind::Int: out.append(fmt::format_int(value.integer).c_str()); return {};
+    case Kind::Float: out.append(python_float(value.real)); return {};
     case Kind::String: {
       const std::string repr = repr_of(value.bytes());
-      out.append(value.text->markup ? fmt::format("Markup({})", repr) : repr, false);
+      out.append(value.text->markup ? fmt::format("Markup({})", repr) : repr);
       return {};
     }
     case Kind::Sequence: return append_sequence(*value.sequence, out);
     case Kind::Dict:
-      out.append("{", false);
+      out.append("{");
       for (size_t i = 0; i < value.dict->entries.size() && !out.full(); ++i) {
-        if (i > 0) out.append(", ", false);
+        if (i > 0) out.append(", ");
         HUNCH_OK(append_repr(value.dict->entries[i].first, out));
-        out.append(": ", false);
+        out.append(": ");
         HUNCH_OK(append_repr(value.dict->entries[i].second, out));
       }
-      out.append("}", false);
+      out.append("}");
       return {};
-    default: return Error{fmt::format("an object of type {} cannot be printed", type_name(value))};
+    default: return failure("an object of type {} cannot be printed", type_name(value));
   }
 }
 
@@ -339,8 +335,8 @@ std::string python_float(double value) {
     if (digits.size() > 1) (out += '.') += digits.substr(1);
     return out += fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
-  if (exponent < 0) return out += fmt::format("0.{}{}", std::string(size_t(-exponent - 1), '0'), digits);
-  const size_t whole = size_t(exponent) + 1;
+  if (exponent < 0) return out += fmt::format("0.{}{}", std::string(-exponent - 1, '0'), digits);
+  const size_t whole = exponent + 1;
   if (digits.size() <= whole) return out += fmt::format("{}{}.0", digits, std::string(whole - digits.size(), '0'));
   return out += fmt::format("{}.{}", digits.substr(0, whole), digits.substr(whole));
 }

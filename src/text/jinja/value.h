@@ -55,14 +55,15 @@ struct Value {
 
 // What Python has many types for. A Generator is used up by the first walk over it.
 enum class SequenceKind : uint8_t { List, Tuple, Range, Keys, Values, Items, Generator };
+using enum SequenceKind;
 struct Sequence {
-  SequenceKind kind = SequenceKind::List;
+  SequenceKind kind = List;
   std::span<const Value> items;
   int depth = 1;
   int64_t weight = 1;
   int64_t start = 0, stop = 0, step = 1;  // of a Range, for printing
   mutable bool used = false;              // of a Generator
-  bool indexable() const { return kind <= SequenceKind::Range; }
+  bool indexable() const { return kind <= Range; }
 };
 
 struct Dict {
@@ -93,7 +94,7 @@ class DictBuilder {
 Value make_text(Heap& heap, std::string_view bytes, bool trusted);  // copies
 Value make_text(Heap& heap, const Text& text);
 Value make_undefined(Heap& heap, std::string_view hint);
-Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, SequenceKind kind = SequenceKind::List);
+Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, SequenceKind kind = List);
 
 std::string_view type_name(const Value& value);  // "str", "NoneType", ...
 bool truth(const Value& value);
