@@ -1,15 +1,10 @@
 // hunch audit: one request, decoded plainly and with speculation under rule `match`. The two streams must be equal; where they
 // are not, this names the first token that differs. Exit code 0 equal, 1 different.
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
-#include "cli/interrupt.h"
 #include "cli/report.h"
-#include "cli/request_flags.h"
 #include "engine/parts.h"
-#include "text/detokenizer.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -23,7 +18,7 @@ struct Both {
   std::optional<size_t> difference() const {
     const auto& a = plain.tokens;
     const auto& b = guessed.tokens;
-    const size_t at = size_t(std::ranges::mismatch(a, b).in1 - a.begin());
+    const size_t at = std::ranges::mismatch(a, b).in1 - a.begin();
     if (at == a.size() && at == b.size()) return {};
     return at;
   }
@@ -56,29 +51,18 @@ bool report_audit(const Engine& engine, const Both& both, bool json) {
   const auto at = both.difference();
   const Generation &plain = both.plain, &guessed = both.guessed;
   if (json) {
-    ordered_json out;
-    out["equal"] = !at;
-    out["tokens"] = plain.tokens.size();
-    if (at) {
-      out["first_difference"] = {
+    ordered_json difference;
+    if (at)
+      difference = {
           {"position", *at},
           {"plain", token_json(engine.tokenizer(), plain.tokens, *at)},
           {"speculative", token_json(engine.tokenizer(), guessed.tokens, *at)},
       };
-    } else {
-      out["first_difference"] = nullptr;
-    }
-    out["prompt_tokens"] = plain.prompt_tokens;
-    out["seed"] = plain.seed;
-    out["proposer"] = guessed.proposer;
-    out["policy"] = guessed.policy;
-    out["ratio"] = guessed.ratio;
-    out["gamma"] = guessed.gamma;
-    out["rounds"] = guessed.rounds;
-    out["drafted"] = guessed.drafted;
-    out["accepted"] = guessed.accepted;
-    out["mean_acceptance_length"] = guessed.mean_acceptance_length();
-    out["decode_tokens_per_second"] = {{"plain", plain.tokens_per_second()}, {"speculative", guessed.tokens_per_second()}};
+    const ordered_json out = {{"equal", !at}, {"tokens", plain.tokens.size()}, {"first_difference", difference},
+        {"prompt_tokens", plain.prompt_tokens}, {"seed", plain.seed}, {"proposer", guessed.proposer}, {"policy", guessed.policy},
+        {"ratio", guessed.ratio}, {"gamma", guessed.gamma}, {"rounds", guessed.rounds}, {"drafted", guessed.drafted},
+        {"accepted", guessed.accepted}, {"mean_acceptance_length", guessed.mean_acceptance_length()},
+        {"decode_tokens_per_second", {{"plain", plain.tokens_per_second()}, {"speculative", guessed.tokens_per_second()}}}};
     return write_stdout(json_line(out) + "\n");
   }
   const std::string verdict = !at
@@ -97,8 +81,7 @@ Result<Request> audit_request(const RunFlags& flags) {
     return usage_error(
         "--rule " + speculation.rule + ": audit compares streams, and only rule match promises equal ones; leave it out");
   if (speculation.precision_class != "strict")
-    return usage_error(
-        fmt::format("--precision-class {}: audit compares lossless decoding; leave it out", speculation.precision_class));
+    return usage_error("--precision-class {}: audit compares lossless decoding; leave it out", speculation.precision_class);
   if (!speculation.verify) return usage_error("--unverified: audit compares lossless decoding; leave it out");
   if (speculation.sparse.on) return usage_error("--verify sparse: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
@@ -130,10 +113,7 @@ Result<int> audit(const RunFlags& flags, const FlagSet& set) {
     complain("interrupted: nothing was compared");
     return interrupts.exit_code();
   }
-  if (!report_audit(*engine, *both, flags.output.json)) {
-    const Status status = output_error();
-    if (!status.ok()) return status.error();
-  }
+  if (!report_audit(*engine, *both, flags.output.json)) HUNCH_OK(output_error());
   return both->difference() ? 1 : 0;
 }
 

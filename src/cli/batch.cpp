@@ -1,12 +1,10 @@
 // hunch batch: a file of requests, many at once, to a file of answers. Interrupted runs go on where they stopped.
 #include <fmt/format.h>
 
-#include "base/clock.h"
 #include "cli/batch_run.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
-#include "cli/request_flags.h"
 #include "cli/serving_flags.h"
 #include "engine/parts.h"
 

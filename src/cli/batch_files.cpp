@@ -1,7 +1,6 @@
 #include "cli/batch_files.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <pthread.h>
 #include <simdjson.h>
 #include <sys/file.h>
@@ -14,6 +13,7 @@
 #include <cstring>
 
 #include "api/batch_line.h"
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -25,7 +25,7 @@ constexpr std::string_view kAnswerStart = R"({"id":)";
 bool blank(std::string_view text) { return text.find_first_not_of(" \t\r") == text.npos; }
 
 Error io_error(const std::string& path, std::string_view what, int error) {
-  return Error{fmt::format("{}: {}: {}", path, what, std::strerror(error))};
+  return failure("{}: {}: {}", path, what, std::strerror(error));
 }
 
 }
@@ -38,7 +38,7 @@ Result<std::unique_ptr<BatchInput>> BatchInput::open(const std::string& path) {
   fstat(descriptor, &about);
   if (S_ISDIR(about.st_mode)) {
     if (path != "-") close(descriptor);
-    return Error{fmt::format("{}: is a folder; hunch batch reads a file with a JSON object on every line", path)};
+    return failure("{}: is a folder; hunch batch reads a file with a JSON object on every line", path);
   }
   return std::unique_ptr<BatchInput>(new BatchInput(descriptor, S_ISREG(about.st_mode) ? about.st_size : 0));
 }
@@ -86,12 +86,12 @@ void BatchInput::read_all() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) error = errno;
     if (n <= 0) break;
-    std::string_view rest(block.data(), size_t(n));
+    std::string_view rest(block.data(), n);
     while (!rest.empty() && !closing_) {
       const size_t newline = rest.find('\n'), taken = std::min(newline, rest.size());
       too_long = too_long || line.size() + taken > kMaxBatchLineBytes;
       if (!too_long) line += rest.substr(0, taken);
-      offset += int64_t(taken);
+      offset += taken;
       rest.remove_prefix(taken);
       if (newline == rest.npos) break;
       rest.remove_prefix(1), ++offset;
@@ -103,7 +103,7 @@ void BatchInput::read_all() {
   {
     const std::lock_guard lock(mutex_);
     ended_ = true;
-    if (error != 0) status_ = Error{fmt::format("the input cannot be read: {}", std::strerror(error))};
+    if (error != 0) status_ = failure("the input cannot be read: {}", std::strerror(error));
   }
   gone_ = true;
 }
@@ -136,9 +136,9 @@ Result<std::unique_ptr<BatchOutput>> BatchOutput::open(const std::string& path, 
   struct stat ours = {}, theirs = {};
   if (fstat(descriptor, &ours) == 0 && fstat(input.descriptor(), &theirs) == 0 && ours.st_dev == theirs.st_dev &&
       ours.st_ino == theirs.st_ino && S_ISREG(ours.st_mode))
-    return usage_error(fmt::format("{}: is the input; answers need a file of their own", path));
+    return usage_error("{}: is the input; answers need a file of their own", path);
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    return Error{fmt::format("{}: another hunch batch writes to it", path)};
+    return failure("{}: another hunch batch writes to it", path);
   if (S_ISREG(ours.st_mode)) HUNCH_OK(out->read_earlier(path));
   return out;
 }
@@ -149,8 +149,7 @@ BatchOutput::~BatchOutput() {
 
 Status BatchOutput::read_earlier(const std::string& path) {
   const auto foreign = [&](int64_t number) {
-    return Error{
-        fmt::format("{}: line {} is no answer of hunch batch; name another file, this one is left as it is", path, number)};
+    return failure("{}: line {} is no answer of hunch batch; name another file, this one is left as it is", path, number);
   };
   std::string line, block(size_t(1) << 16, '\0');
   int64_t number = 1, whole = 0, at = 0;
@@ -160,7 +159,7 @@ Status BatchOutput::read_earlier(const std::string& path) {
     if (n < 0) return io_error(path, "cannot be read", errno);
     if (n == 0) break;
     at += n;
-    std::string_view rest(block.data(), size_t(n));
+    std::string_view rest(block.data(), n);
     for (size_t newline; (newline = rest.find('\n')) != rest.npos; ++number) {
       line += rest.substr(0, newline);
       whole += std::ssize(line) + 1;
@@ -210,7 +209,7 @@ bool BatchOutput::write(std::string line) {
 
 Status BatchOutput::status() const {
   if (errno_ == 0 || errno_ == EPIPE) return {};
-  return Error{fmt::format("answers cannot be written: {}", std::strerror(errno_))};
+  return failure("answers cannot be written: {}", std::strerror(errno_));
 }
 
 }

@@ -1,9 +1,7 @@
 #include "cli/batch_run.h"
 
-#include <fmt/format.h>
-
 #include "api/prepare.h"
-#include "base/clock.h"
+#include "base/failure.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -29,14 +27,14 @@ bool BatchRun::take(BatchInput::Line&& text) {
   Job job;
   job.number = text.number, job.end = text.end;
   job.line.body.request = defaults_;
-  Status status = text.too_long ? Status(usage_error(fmt::format("the line is longer than {} MiB", kMaxBatchLineBytes >> 20)))
+  Status status = text.too_long ? Status(usage_error("the line is longer than {} MiB", kMaxBatchLineBytes >> 20))
                                 : parse_batch_line(text.text, job.line);
   const std::string& id = job.line.id;
   // What stands under the id of another line, or under none, is known by the number of its line.
   const bool repeated = !id.empty() && !seen_.insert(id).second;
   if (repeated || id.empty()) {
     if (output_.answered_lines().contains(text.number)) return ++counts_.skipped, true;
-    if (repeated) status = usage_error(fmt::format("the id {} stands in an earlier line too: ids must be unique", id));
+    if (repeated) status = usage_error("the id {} stands in an earlier line too: ids must be unique", id);
     return refuse(job.line, "", status.error(), text.number);
   }
   if (output_.answered_ids().contains(id)) return ++counts_.skipped, true;

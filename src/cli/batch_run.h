@@ -2,7 +2,6 @@
 #pragma once
 
 #include <list>
-#include <set>
 
 #include "api/batch_answer.h"
 #include "api/batch_line.h"

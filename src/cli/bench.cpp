@@ -3,16 +3,13 @@
 // file each generation test has a second row: the same text continued with speculation, run in turn with plain decoding.
 #include "cli/bench.h"
 
-#include <fmt/format.h>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
+#include "base/failure.h"
 #include "base/random.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/approximation.h"
-#include "engine/parts.h"
 #include "engine/token_run.h"
 
 namespace hunch {
@@ -44,9 +41,9 @@ struct LlamaFlags {
 
 // Comma-separated words, added to `target`.
 FlagSet::Set words(std::vector<std::string>& target) {
-  return [&target](std::string_view flag, std::string_view text) -> Status {
-    return each_item(text, [&](std::string_view word) -> Status {
-      if (word.empty()) return usage_error(fmt::format("{}: an empty value", flag));
+  return [&target](auto flag, auto text) -> Status {
+    return each_item(text, [&](auto word) -> Status {
+      if (word.empty()) return usage_error("{}: an empty value", flag);
       target.emplace_back(word);
       return {};
     });
@@ -59,13 +56,12 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
       {"-p", "--n-prompt"}, "LIST", "prompt tokens; 0: no such test (default 512)", add_ranges(flags.prompts, {0, kMostTokens}));
   set.value(
       {"-n", "--n-gen"}, "LIST", "generated tokens; 0: no such test (default 128)", add_ranges(flags.gens, {0, kMostTokens}));
-  set.value({"-pg"}, "PP,TG", "a prompt, then generated tokens, as one test",
-      [&flags](std::string_view flag, std::string_view text) -> Status {
-        HUNCH_TRY(const auto both, parse_ranges(flag, text, {0, kMostTokens}));
-        if (both.size() != 2) return usage_error(fmt::format("{} needs two numbers, as in {} 512,128", flag, flag));
-        flags.pairs.emplace_back(both[0], both[1]);
-        return {};
-      });
+  set.value({"-pg"}, "PP,TG", "a prompt, then generated tokens, as one test", [&flags](auto flag, auto text) -> Status {
+    HUNCH_TRY(const auto both, parse_ranges(flag, text, {0, kMostTokens}));
+    if (both.size() != 2) return usage_error("{} needs two numbers, as in {} 512,128", flag, flag);
+    flags.pairs.emplace_back(both[0], both[1]);
+    return {};
+  });
   set.value({"-d", "--n-depth", "--depths"}, "LIST", "tokens in the KV cache before a test (default 0)",
       add_ranges(flags.depths, {0, kMostTokens}), 2);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 5)", {1, 1000}, flags.repetitions);
@@ -93,7 +89,7 @@ void add_test_flags(FlagSet& set, LlamaFlags& flags) {
   set.text(
       {"-f", "--file"}, "FILE", "the text to continue: acceptance depends on it, random tokens say nothing", flags.text_file);
   set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
-  set.whole({"-s", "--seed"}, "seed of the first repetition (default 7)", {0, double(1LL << 53)}, flags.seed);
+  set.whole({"-s", "--seed"}, "seed of the first repetition (default 7)", {0, 0x1p53}, flags.seed);
 }
 
 void add_output_flags(FlagSet& set, LlamaFlags& flags) {
@@ -223,7 +219,7 @@ class LlamaBench {
     const Tokens tokens = random_tokens(test.tokens(), 2);
     if (flags_.warmup && !interrupts_.stopped()) {
       const int64_t gen = test.n_prompt > 0 ? 0 : std::min(test.n_gen, flags_.gen_warmup);
-      run_once(*run, Tokens(tokens.begin(), tokens.begin() + ptrdiff_t(test.n_prompt + gen)), test.n_prompt);
+      run_once(*run, Tokens(tokens.begin(), tokens.begin() + test.n_prompt + gen), test.n_prompt);
     }
     std::vector<int64_t> samples;
     for (int64_t r = 0; r < flags_.repetitions && !interrupts_.stopped(); ++r) {
@@ -247,7 +243,7 @@ class LlamaBench {
       return {};
     }
     if (std::ssize(text_ids_) < test.n_depth)
-      return usage_error(fmt::format("{} holds {} tokens, -d asks for {}", *flags_.text_file, text_ids_.size(), test.n_depth));
+      return usage_error("{} holds {} tokens, -d asks for {}", *flags_.text_file, text_ids_.size(), test.n_depth);
     Request request;
     request.prompt.assign(text_ids_.end() - test.n_depth, text_ids_.end());
     request.ignore_eos = true;
@@ -258,7 +254,7 @@ class LlamaBench {
     Generation sums;
     bool equal = true;
     for (int64_t r = -int64_t(flags_.warmup); r < flags_.repetitions && !interrupts_.stopped(); ++r) {
-      request.sampling.seed = uint64_t(flags_.seed.value_or(7) + std::max<int64_t>(0, r));
+      request.sampling.seed = flags_.seed.value_or(7) + std::max<int64_t>(0, r);
       request.max_tokens =
           (r < 0 ? std::min<int64_t>(test.n_gen, 8) : test.n_gen) + 1;  // the first comes out of the prompt's pass
       request.speculation = plain_decoding();
@@ -311,9 +307,9 @@ class LlamaBench {
 // Every combination of the lists, the model slowest, as llama-bench nests them.
 Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
   if (flags.key_types != flags.value_types)
-    return usage_error(fmt::format("keys and values of the KV cache have one type here: -ctk {} and -ctv {} must agree",
+    return usage_error("keys and values of the KV cache have one type here: -ctk {} and -ctv {} must agree",
         flags.key_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.key_types, ",")),
-        flags.value_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.value_types, ","))));
+        flags.value_types.empty() ? "(none)" : fmt::format("{}", fmt::join(flags.value_types, ",")));
   std::vector<std::string> models = flags.models, types = flags.key_types;
   if (models.empty()) {
     HUNCH_TRY(std::string model, model_path(std::nullopt));
@@ -391,13 +387,12 @@ ordered_json time_split(const Generation& g) {
 }
 
 void add_format_flag(FlagSet& set, bool& json) {
-  set.value(
-      {"-o", "--output"}, "FORMAT", "md (default) or json", [&json](std::string_view flag, std::string_view text) -> Status {
-        static constexpr std::string_view kFormats[] = {"md", "json"};
-        HUNCH_OK(parse_choice(flag, text, kFormats));
-        json = text == "json";
-        return {};
-      });
+  set.value({"-o", "--output"}, "FORMAT", "md (default) or json", [&json](auto flag, auto text) -> Status {
+    static constexpr std::string_view kFormats[] = {"md", "json"};
+    HUNCH_OK(parse_choice(flag, text, kFormats));
+    json = text == "json";
+    return {};
+  });
 }
 
 Result<int> bench_command(Arguments arguments) {

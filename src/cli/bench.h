@@ -4,16 +4,11 @@
 // bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
-#include "cli/terminal.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 
@@ -37,6 +32,21 @@ struct BenchTable {
   std::string note;
 };
 std::string table_text(const BenchTable& table);
+
+// What a measurement of an engine works with.
+template <class Flags>
+class Measurement {
+ public:
+  Measurement(Engine& engine, const Flags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
+      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+
+ protected:
+  Engine& engine_;
+  const Flags& flags_;
+  const SpeculationOptions& speculation_;
+  ProgressLine& progress_;
+  InterruptScope interrupts_;
+};
 
 // Sections. `ceiling`: bytes/s that reading memory reaches; 0: not measured.
 Result<BenchTable> bench_plain(Engine& engine, const BenchFlags& flags, double ceiling);

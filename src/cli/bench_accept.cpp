@@ -1,18 +1,14 @@
 // hunch bench accept FILE: how many tokens a round emits, by policy, ratio and context, over a file of prompts (bench_prompts.h).
 // Figures are means over prompts, as the published tables of such policies are; with them goes how often each position was
 // reached and kept, of which tokens a round follow for any shorter chain.
-#include <fmt/format.h>
-
 #include "api/drafter_paths.h"
 #include "api/speculation_settings.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/approximation.h"
 #include "engine/defaults.h"
-#include "engine/plan.h"
 
 namespace hunch {
 namespace {
@@ -95,8 +91,7 @@ class Accept {
         note(fmt::format("no prompts of context {}", context));
         continue;
       }
-      const Status status = cells(context, prompts);
-      if (!status.ok()) return status.error();
+      HUNCH_OK(cells(context, prompts));
       if (interrupts_.stopped()) break;
     }
     return interrupts_.exit_code();
@@ -141,7 +136,7 @@ class Accept {
     request.max_tokens += (speculation.num_tokens > 0 ? speculation.num_tokens : defaults::kDraftTokens) + 1;
     std::vector<double> seeds, speedups, plain_speeds;
     for (int64_t seed : flags_.seeds) {
-      request.sampling.seed = uint64_t(seed);
+      request.sampling.seed = seed;
       const auto on_token = [&](const TokenEvent& event) { return progress_.clear(), event.index + 1 < wanted; };
       HUNCH_TRY(const Generation g, engine_.generate(request, on_token, interrupts_.flag()));
       if (interrupts_.stopped()) return {};
@@ -180,7 +175,7 @@ class Accept {
     if (sides) row["mtp_feed_norm"] = sides_->feed, row["mtp_recycle_norm"] = sides_->recycle;
     std::string conditional, kinds;
     for (size_t i = 0; i < cell.reached.size(); ++i) {
-      const double a = cell.reached[i] > 0 ? double(cell.accepted[i]) / double(cell.reached[i]) : 0;
+      const double a = cell.reached[i] > 0 ? double(cell.accepted[i]) / cell.reached[i] : 0;
       row["conditional_acceptance"].push_back(a);
       conditional += fmt::format(" {:.2f}", a);
     }
@@ -236,7 +231,7 @@ Status parse_norms(std::string_view flag, std::string_view text, std::vector<Nor
     for (const std::string_view pair : kPairs) add(pair);
     return {};
   }
-  return each_item(text, [&](std::string_view item) -> Status {
+  return each_item(text, [&](auto item) -> Status {
     HUNCH_TRY(const std::string pair, parse_choice(flag, item, kPairs));
     add(pair);
     return {};
@@ -268,18 +263,18 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.positional(
       "FILE", true, "prompts: a JSON object a line with \"text\", and optionally \"kind\" and \"context\"", flags.file);
   set.group("What to measure");
-  set.value({"--contexts"}, "LIST", "values of \"context\" to take (default: all)", set_ranges(flags.contexts, {0, 1 << 24}));
-  set.value({"--seeds"}, "LIST", "seeds, each a run of every prompt (default 1)", set_ranges(flags.seeds, {0, 0x1p62}));
+  add_list(set, {"--contexts"}, "values of \"context\" to take (default: all)", {0, 1 << 24}, flags.contexts);
+  add_list(set, {"--seeds"}, "seeds, each a run of every prompt (default 1)", {0, 0x1p62}, flags.seeds);
   set.value({"--policies"}, "LIST",
       "default, streamingllm, full, quest-perkv, vegas-logit, vegas-weight-all, vegas-dweight-all-max-perkv-spread16, ... "
       "(weight: true weights; dweight: by the drafts' log-sum-exp); or methods: auto, ngram, suffix, "
       "cascade, staged, eagle3, mtp-5 (five drafts), eagle3-5-tree54 (and 54 tokens beside them), ...",
-      [&flags](std::string_view, std::string_view v) { return parse_policies(v, flags.policies); });
+      [&flags](auto, auto v) { return parse_policies(v, flags.policies); });
   set.value({"-md", "--model-draft"}, "PATH", "a drafter to load; may be repeated (default --policies: those that are loaded)",
       append_path(flags.drafters));
   set.value({"--mtp-norms"}, "LIST",
       "method mtp with these sides of its norms, of the target's state and of its own: post-post,pre-post, ... or all",
-      [&flags](std::string_view flag, std::string_view v) { return parse_norms(flag, v, flags.mtp_norms); });
+      [&flags](auto flag, auto v) { return parse_norms(flag, v, flags.mtp_norms); });
   set.whole({"--n", "--prompts"}, "prompts per context, one per kind in turn (default: all)", {1, 1 << 20}, flags.prompts);
   set.whole({"--draft"}, "tokens guessed per round, 1..64 (default 7; of policy default: its own)", {1, 64}, flags.draft);
   set.value({"--ratio", "--ratios"}, "LIST",
@@ -289,8 +284,8 @@ void add_accept_flags(FlagSet& set, AcceptFlags& flags) {
   set.choice({"--rule"}, "RULE", "ratio (default) or match", {"match", "ratio"}, flags.rule);
   for (size_t i = 0; i < speculation_settings().size(); ++i)
     if (const SpeculationSetting& setting = speculation_settings()[i]; setting.flag.starts_with("--verify"))
-      set.value({setting.flag}, setting.value_name, std::string(setting.about),
-          [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
+      set.value(
+          {setting.flag}, setting.value_name, std::string(setting.about), [&flags, &setting, i](auto flag, auto value) -> Status {
             HUNCH_TRY(flags.verify[i], parse_setting(setting, flag, value));
             return {};
           });

@@ -1,13 +1,11 @@
 // hunch bench batch: throughput when many requests run at once, plainly and with speculation: llama-batched-bench's question, put
 // to the scheduler that serves. All requests of a level are handed in together; each has a text of its own unless
 // --shared-prompt. With --prompts they continue the prompts of a file, prefilled before: real acceptance, and decoding alone.
-#include <fmt/format.h>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
+#include "base/failure.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/approximation.h"
@@ -39,7 +37,7 @@ struct Level {
   double decode_ms = 0;  // the longest time from a request's first token to its last
   int64_t tokens = 0;
   // Of decoding: first tokens come with the prompts. What one request waits for another's prompt counts, too.
-  double decode_ts() const { return double(tokens - std::ssize(first_ms)) * 1e3 / std::max(1e-6, decode_ms); }
+  double decode_ts() const { return (tokens - std::ssize(first_ms)) * 1e3 / std::max(1e-6, decode_ms); }
   Generation sums;
 };
 
@@ -65,9 +63,7 @@ class BatchBench {
     // A small level first: pages are touched, and draft weights made, outside of the timing.
     for (const bool speculate : {false, true}) {
       if (speculate && speculation_.proposer == "none") break;
-      const auto warm_up =
-          level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1, 0);
-      if (!warm_up.ok()) return warm_up.error();
+      HUNCH_OK(level(std::min<int64_t>(flags_.prompts[0], 64), 8, 1, speculate ? speculation_ : plain_decoding(), 1, 0));
     }
     for (int64_t prompt : dealt_.empty() ? flags_.prompts : std::vector<int64_t>{length_})
       for (int64_t gen : flags_.gens)
@@ -90,16 +86,13 @@ class BatchBench {
     const int64_t gen = *std::ranges::max_element(flags_.gens);
     dealt_ = dealt(std::move(all), 0, engine_.context_len() - gen - kSlack);
     length_ = std::ssize(dealt_[0].ids);
-    for (int64_t i = 0; i < std::ssize(dealt_) && !interrupts_.stopped(); ++i) {
-      const auto prefilled = level(length_, 2, 1, speculation_, 1, i);
-      if (!prefilled.ok()) return prefilled.error();
-    }
+    for (int64_t i = 0; i < std::ssize(dealt_) && !interrupts_.stopped(); ++i) HUNCH_OK(level(length_, 2, 1, speculation_, 1, i));
     return {};
   }
 
   // Request `number` begins elsewhere in the text, so that requests share nothing; without a text the tokens are made up.
   Result<Tokens> prompt_of(int64_t length, int64_t number) const {
-    if (!dealt_.empty()) return dealt_[size_t(number) % dealt_.size()].ids;
+    if (!dealt_.empty()) return dealt_[number % dealt_.size()].ids;
     Tokens out(length);
     const int64_t vocab = engine_.parts().model->shape().vocab_size, own = flags_.shared ? 0 : number;
     if (!flags_.text_file) {
@@ -108,7 +101,7 @@ class BatchBench {
       return out;
     }
     const int64_t size = std::ssize(text_);
-    if (size < length) return usage_error(fmt::format("{} holds {} tokens, -p asks for {}", *flags_.text_file, size, length));
+    if (size < length) return usage_error("{} holds {} tokens, -p asks for {}", *flags_.text_file, size, length);
     const int64_t most = *std::ranges::max_element(flags_.parallel);
     const int64_t start = own * (size - length) / std::max<int64_t>(1, most - 1);
     std::copy_n(text_.begin() + std::min(start, size - length), length, out.begin());
@@ -127,7 +120,7 @@ class BatchBench {
       request.cache_salt = "bench";  // look-ups see no earlier run
       request.cache_prompt = flags_.shared || flags_.prompt_file.has_value();
       request.sampling.temperature = flags_.temperature.value_or(0.8);
-      request.sampling.seed = seed + uint64_t(i);
+      request.sampling.seed = seed + i;
       request.speculation = speculation;
     }
     Level out;
@@ -172,10 +165,10 @@ class BatchBench {
       for (int64_t r = 0; r < flags_.repetitions; ++r) {
         if (interrupts_.stopped()) return {};
         HUNCH_TRY(last,
-            level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(),
-                uint64_t(flags_.seed.value_or(7) + r * 1000), dealt_.empty() ? 0 : r * parallel));
+            level(prompt, gen, parallel, speculate ? speculation_ : plain_decoding(), flags_.seed.value_or(7) + r * 1000,
+                dealt_.empty() ? 0 : r * parallel));
         all.ns.push_back(int64_t(last.total_ms * 1e6));
-        all.speeds.push_back(double(last.tokens) * 1e3 / std::max(1e-6, last.total_ms));
+        all.speeds.push_back(last.tokens * 1e3 / std::max(1e-6, last.total_ms));
         all.decodes.push_back(last.decode_ts());
         if (speculate && size_t(r) < plain.speeds.size()) {
           all.gains.push_back(all.speeds.back() / plain.speeds[r]);
@@ -245,12 +238,11 @@ void add_batch_flags(FlagSet& set, BatchFlags& flags) {
       "prompts as bench accept reads them, continued from their end; prefilled before, so that decode_ts and "
       "decode_speedup (decoding alone) count",
       flags.prompt_file);
-  set.value({"--contexts"}, "LIST", "with --prompts: values of \"context\" to take (default: all)",
-      set_ranges(flags.contexts, {0, 1 << 24}));
+  add_list(set, {"--contexts"}, "with --prompts: values of \"context\" to take (default: all)", {0, 1 << 24}, flags.contexts);
   set.toggle({"--shared-prompt", "-pps"}, "all requests have one prompt, prefilled once", flags.shared);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 1)", {1, 1000}, flags.repetitions);
   set.number({"--temp"}, "temperature (default 0.8)", {0, 100}, flags.temperature);
-  set.whole({"-s", "--seed"}, "seed of the first request (default 7)", {0, double(1LL << 53)}, flags.seed);
+  set.whole({"-s", "--seed"}, "seed of the first request (default 7)", {0, 0x1p53}, flags.seed);
   set.group("Output");
   set.value({"-o", "--output"}, "FORMAT", "md (default), json, jsonl or csv", FlagSet::stored(flags.format, parse_row_format));
 }

@@ -1,9 +1,6 @@
 // hunch bench breakeven: the acceptance from which speculation pays on this machine, by context and batch. The passes it times go
 // into the table of costs that the planner reads.
-#include <fmt/format.h>
-
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/engine_costs.h"
@@ -23,9 +20,9 @@ struct BreakEvenFlags {
 
 void add_flags(FlagSet& set, BreakEvenFlags& flags) {
   set.group("What to measure");
-  set.value({"-d", "--depths"}, "LIST", "context depths (default 512,4096,16384,28672)", set_ranges(flags.depths, {64, 1 << 24}));
-  set.value({"--batches"}, "LIST", "requests in a step (default 1,4,16)", set_ranges(flags.batches, {1, 64}));
-  set.value({"--rows"}, "LIST", "rows of the verify passes timed, 2..64 (default 2,4,8,12,16)", set_ranges(flags.rows, {2, 64}));
+  add_list(set, {"-d", "--depths"}, "context depths (default 512,4096,16384,28672)", {64, 1 << 24}, flags.depths);
+  add_list(set, {"--batches"}, "requests in a step (default 1,4,16)", {1, 64}, flags.batches);
+  add_list(set, {"--rows"}, "rows of the verify passes timed, 2..64 (default 2,4,8,12,16)", {2, 64}, flags.rows);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 7)", {1, 1000}, flags.repeats);
   set.toggle({"--no-keep"}, "do not store what was measured for later runs", flags.keep, false);
   set.group("Output");
@@ -33,7 +30,7 @@ void add_flags(FlagSet& set, BreakEvenFlags& flags) {
 }
 
 ordered_json row_of(const CostTable& table, const Arm& self, const Arm& lookup, int64_t context, int batch) {
-  const double entries = double(context);
+  const double entries = context;
   const auto acceptance = [](const BreakEven& at) { return at.possible ? ordered_json(at.acceptance) : ordered_json(); };
   const BreakEven at = break_even(table, self, entries, batch);
   int gamma = 0;
@@ -93,8 +90,7 @@ Result<int> run(Engine& engine, const BreakEvenFlags& flags, const SpeculationOp
     for (const int64_t batch : flags.batches)
       if (context < engine.context_len()) rows.push_back(row_of(table, self, lookup, context, int(batch)));
   if (flags.json)
-    return print_and_exit_code(
-        json_line({{"engine", engine.description()}, {"draft", draft_kind_name(plan)}, {"rows", rows}}) + "\n");
+    return print_json_and_exit_code({{"engine", engine.description()}, {"draft", draft_kind_name(plan)}, {"rows", rows}});
   return print_and_exit_code(fmt::format(
       "{}; drafts {}\n\n{}\nAcceptance: of a drafted token, given that all before it were accepted. Lookup: guesses that cost no "
       "passes (n-gram, suffix).\nBatches above 1 are computed from terms fitted to passes of one request.\n",

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "cli/bench.h"
-#include "draft/static_tree.h"
 #include "engine/bench.h"
 #include "engine/plan.h"
 

@@ -1,9 +1,9 @@
 // Ways to guess by name, for hunch bench accept: policies of `self` as the reference study names them, and other methods.
 // Declared in bench.h.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "api/values.h"
+#include "base/failure.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "engine/defaults.h"
@@ -23,11 +23,30 @@ Result<SpeculationOptions> method_named(const std::vector<std::string>& words) {
     auto tokens = parse_whole("--policies", words[i].substr(tree ? 4 : 0), {1, 64});
     if (!tokens.ok())
       return usage_error(
-          fmt::format("--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..64", words[0], excerpt(words[i])));
+          "--policies: {}-{}: behind a method there is -N, -treeN or both, N in 1..64", words[0], excerpt(words[i]));
     (tree ? o.tree_tokens : o.num_tokens) = int(*tokens);
   }
   return o;
 }
+
+// What the words behind a policy's name set.
+using Options = SpeculationOptions;
+struct Word {
+  std::string_view name;
+  std::string Options::*setting;
+  const char* value;
+};
+constexpr Word kWords[] = {{"logit", &Options::metric, "logit"}, {"weight", &Options::metric, "true_weight"},
+    {"dweight", &Options::metric, "weight"}, {"all", &Options::rows, "all"}, {"last", &Options::rows, "last"},
+    {"accepted", &Options::rows, "accepted"}, {"max", &Options::combine, "max"}, {"sum", &Options::combine, "sum"},
+    {"perkv", &Options::share, "kv_head"}};
+struct Number {
+  std::string_view name;
+  int Options::*setting;
+  Range range;
+};
+constexpr Number kNumbers[] = {
+    {"spread", &Options::spread, {0, 1024}}, {"block", &Options::block, {1, 64}}, {"page", &Options::page, {1, 64}}};
 
 bool guesses_by_itself(std::string_view word) {
   return is_drafter_method(word) || word == "auto" || word == "ngram" || word == "suffix" || word == "cascade" ||
@@ -70,40 +89,27 @@ Result<SpeculationOptions> named_policy(const std::string& name) {
   bool known = Register<SparsePolicy>::find(o.policy) != nullptr;
   for (size_t i = 1; i < words.size() && known; ++i) {
     const std::string& w = words[i];
-    if (w == "logit") o.metric = "logit";
-    else if (w == "weight") o.metric = "true_weight";
-    else if (w == "dweight") o.metric = "weight";
-    else if (w == "all") o.rows = "all";
-    else if (w == "last") o.rows = "last";
-    else if (w == "accepted") o.rows = "accepted";
-    else if (w == "max") o.combine = "max";
-    else if (w == "sum") o.combine = "sum";
-    else if (w == "perkv") o.share = "kv_head";
-    else if (w.starts_with("spread")) {
-      HUNCH_TRY(const int64_t spread, parse_whole("spread", w.substr(6), {0, 1024}));
-      o.spread = int(spread);
-    } else if (w.starts_with("block")) {
-      HUNCH_TRY(const int64_t block, parse_whole("block", w.substr(5), {1, 64}));
-      o.block = int(block);
-    } else if (w.starts_with("page")) {
-      HUNCH_TRY(const int64_t page, parse_whole("page", w.substr(4), {1, 64}));
-      o.page = int(page);
+    const auto word = std::ranges::find(kWords, w, &Word::name);
+    const auto number = std::ranges::find_if(kNumbers, [&](const Number& n) { return w.starts_with(n.name); });
+    if (word != std::end(kWords)) {
+      o.*word->setting = word->value;
+    } else if (number != std::end(kNumbers)) {
+      HUNCH_TRY(o.*number->setting, parse_whole(number->name, w.substr(number->name.size()), number->range));
     } else known = false;
   }
   if (!known)
-    return usage_error(fmt::format(
+    return usage_error(
         "--policies: {} is no policy; there are default, {}, each with -perkv for a set per KV head, and vegas with -logit, "
         "-weight, -dweight, -all, -last, -accepted, -sum, -max, -spreadN, -blockN, quest with -pageN; last, for all of them, "
         "-skipN, -stepN, -lookup, -target, -q8_0, -q4_0; and methods: auto, ngram, suffix, cascade, staged, {}, each with -N "
-        "drafts and "
-        "-treeN tokens beside them",
-        excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", ")));
+        "drafts and -treeN tokens beside them",
+        excerpt(name), Register<SparsePolicy>::names(), fmt::join(kDrafterMethods, ", "));
   return o;
 }
 
 Status parse_policies(std::string_view text, std::vector<std::string>& out) {
   out.clear();
-  return each_item(text, [&](std::string_view item) -> Status {
+  return each_item(text, [&](auto item) -> Status {
     HUNCH_OK(named_policy(out.emplace_back(item)));
     return {};
   });

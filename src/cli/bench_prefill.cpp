@@ -1,11 +1,8 @@
 // hunch bench prefill: long prompts, whole, in chunks: time, and multiplications a second against what the device's tensor cores
 // give. Prompts are random tokens: what a prefill costs does not depend on them.
-#include <fmt/format.h>
-
 #include "base/clock.h"
 #include "checkpoint/expert_tensors.h"
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/token_run.h"
@@ -25,8 +22,8 @@ struct PrefillFlags {
 void add_flags(FlagSet& set, PrefillFlags& flags) {
   set.group("What to measure");
   add_random_flags(set, flags.model);
-  set.value({"-p", "--n-prompt"}, "LIST", "tokens of a prompt (default 32768)", set_ranges(flags.prompts, {2, 1 << 24}));
-  set.value({"-ub", "--ubatch-size"}, "LIST", "rows of a chunk (default 512,2048)", set_ranges(flags.chunks, {2, 1 << 14}));
+  add_list(set, {"-p", "--n-prompt"}, "tokens of a prompt (default 32768)", {2, 1 << 24}, flags.prompts);
+  add_list(set, {"-ub", "--ubatch-size"}, "rows of a chunk (default 512,2048)", {2, 1 << 14}, flags.chunks);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..100, of which the median counts (default 3)", {1, 100}, flags.repeats);
   set.group("Output");
   add_format_flag(set, flags.json);
@@ -83,15 +80,15 @@ PrefillWork prefill_work(const Checkpoint& checkpoint, int64_t length) {
   PrefillWork work;
   for (const Tensor& tensor : checkpoint.tensors()) {
     if (tensor.shape.size() < 2 || tensor.name.ends_with(".bias")) continue;  // norms too
-    double elements = double(tensor.shape[0]) * double(tensor.shape[1]);
+    double elements = double(tensor.shape[0]) * tensor.shape[1];
     if (is_expert_matrix(tensor.name)) elements *= double(shape.experts_per_token) / shape.num_experts;
     const bool embedding = tensor.name == "token_embd.weight", head = tensor.name == "output.weight";
     if (head || (embedding && shape.tied_head)) work.products += 2 * elements;
-    else if (!embedding) work.products += 2 * elements * double(length);
+    else if (!embedding) work.products += 2 * elements * length;
   }
   for (int layer = 0; layer < shape.layers; ++layer) {
     const int window = shape.window_of(layer);
-    const double n = double(length), w = window > 0 ? std::min(double(window), n) : n;
+    const double n = length, w = window > 0 ? std::min(double(window), n) : n;
     const double read = w * (w + 1) / 2 + (n - w) * w;  // entries, over all tokens
     work.attention += 4.0 * shape.heads * shape.head_dim * read;
   }
@@ -115,7 +112,7 @@ Result<int> bench_prefill_command(Arguments arguments) {
   HUNCH_TRY(auto engine, load_engine(options, progress));
   HUNCH_TRY(auto table, measure(*engine, flags));
   if (flags.json)
-    return print_and_exit_code(json_line({{"engine", engine->description()}, {"rows", table.rows}, {"note", table.note}}) + "\n");
+    return print_json_and_exit_code({{"engine", engine->description()}, {"rows", table.rows}, {"note", table.note}});
   return print_and_exit_code(engine->description() + "\n\n" + table_text(table));
 }
 

@@ -1,11 +1,10 @@
 // See bench_prompts.h.
 #include "cli/bench_prompts.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/failure.h"
 #include "cli/request_flags.h"
 
 namespace hunch {
@@ -22,7 +21,7 @@ Result<std::vector<BenchPrompt>> read_prompts(
     if (line.empty()) continue;
     const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object() || !object.contains("text") || !object["text"].is_string())
-      return Error{fmt::format("{}: line {} is not a JSON object with a \"text\"", path, line_number)};
+      return failure("{}: line {} is not a JSON object with a \"text\"", path, line_number);
     BenchPrompt prompt;
     if (object.contains("kind") && object["kind"].is_string()) prompt.kind = object["kind"].get<std::string>();
     if (object.contains("context") && object["context"].is_number_integer()) prompt.context = object["context"].get<int64_t>();
@@ -30,7 +29,7 @@ Result<std::vector<BenchPrompt>> read_prompts(
     HUNCH_TRY(prompt.ids, tokenizer.encode(object["text"].get_ref<const std::string&>()));
     out.push_back(std::move(prompt));
   }
-  if (out.empty()) return Error{fmt::format("{}: no prompts of the contexts asked for", path)};
+  if (out.empty()) return failure("{}: no prompts of the contexts asked for", path);
   return out;
 }
 

@@ -1,6 +1,5 @@
 // Sections of hunch bench that time whole requests and whole processes; declared in bench.h.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/failure.h"
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 
@@ -23,7 +23,7 @@ constexpr int kStarts = 7;
 // Milliseconds until the program has written its first byte of text; it runs to its end before this returns.
 Result<double> start_once(const std::string& model, int threads) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return Error{fmt::format("cannot make a pipe: {}", std::strerror(errno))};
+  if (pipe2(ends, O_CLOEXEC) != 0) return failure("cannot make a pipe: {}", std::strerror(errno));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);

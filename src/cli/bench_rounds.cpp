@@ -1,12 +1,11 @@
 // hunch bench rounds: plain steps and whole rounds of drafts and verification, several requests at a context filled with noise,
 // on a model file or on random weights of a known shape. Acceptance is given on the command line, so every line says "synthetic".
 // hunch bench kernels: kernels of a device alone against what its memory gives.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/failure.h"
 #include "checkpoint/random_checkpoint.h"
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/bench.h"
@@ -32,15 +31,14 @@ struct RoundFlags {
 void add_flags(FlagSet& set, RoundFlags& flags) {
   set.group("What to measure");
   add_random_flags(set, flags.model);
-  set.value({"-np", "--parallel"}, "LIST", "requests at once (default 1)", set_ranges(flags.batches, {1, 1024}), 2);
-  set.value({"-d", "--depths", "--n-depth"}, "LIST", "entries in the cache of each (default 4096)",
-      set_ranges(flags.depths, {64, 1 << 24}), 2);
-  set.value({"--gammas"}, "LIST", "drafts a round; with --tree so many on a path (default 7)", set_ranges(flags.gammas, {1, 64}));
+  add_list(set, {"-np", "--parallel"}, "requests at once (default 1)", {1, 1024}, flags.batches, 2);
+  add_list(set, {"-d", "--depths", "--n-depth"}, "entries in the cache of each (default 4096)", {64, 1 << 24}, flags.depths, 2);
+  add_list(set, {"--gammas"}, "drafts a round; with --tree so many on a path (default 7)", {1, 64}, flags.gammas);
   set.value({"--synthetic-acceptance"}, "LIST",
       "chance that a draft is kept if those before it were, by position; the last one goes on (default 0.9)",
       set_numbers(flags.acceptance, {0, 1}));
   set.value({"--policies"}, "LIST", "several policies, by the names of bench accept (default: what the flags below say)",
-      [&flags](std::string_view, std::string_view text) { return parse_policies(text, flags.policies); });
+      [&flags](auto, auto text) { return parse_policies(text, flags.policies); });
   set.value({"--ratios"}, "LIST", "with --policies: shares of the KV cache that guesses read (default: 0.07, default's own 0.03)",
       set_numbers(flags.ratios, {0, 1, true}));
   set.whole({"--rounds"}, "rounds timed, 1..1000 (default 8)", {1, 1000}, flags.rounds);
@@ -67,7 +65,7 @@ Result<std::vector<Guesser>> guessers(const RoundFlags& flags, const Speculation
   std::vector<Guesser> out;
   for (const std::string& policy : flags.policies) {
     HUNCH_TRY(SpeculationOptions options, named_policy(policy));
-    if (options.proposer != "self") return usage_error(fmt::format("--policies: {} is no policy of method self", policy));
+    if (options.proposer != "self") return usage_error("--policies: {} is no policy of method self", policy);
     for (const double ratio : flags.ratios.empty() ? std::vector<double>{named_ratio(policy)} : flags.ratios) {
       options.ratio = ratio;
       out.push_back({policy, options});
@@ -214,7 +212,7 @@ Result<int> bench_rounds_command(Arguments arguments) {
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
   HUNCH_TRY(auto rows, measure(*engine, flags, all));
-  if (flags.json) return print_and_exit_code(json_line({{"engine", engine->description()}, {"rows", rows}}) + "\n");
+  if (flags.json) return print_json_and_exit_code({{"engine", engine->description()}, {"rows", rows}});
   return print_and_exit_code(engine->description() + "\n\n" + markdown(rows));
 }
 
@@ -228,10 +226,10 @@ Result<int> bench_kernels_command(Arguments arguments) {
   set.toggle({"--json"}, "print JSON", json);
   if (const auto ended = parsed(set, arguments)) return *ended;
   const auto* part = Register<Backend>::find(device);
-  if (!part) return usage_error(fmt::format("unknown device '{}'; known: {}", device, Register<Backend>::names()));
+  if (!part) return usage_error("unknown device '{}'; known: {}", device, Register<Backend>::names());
   HUNCH_TRY(auto backend, part->make({}));
   const auto rows = backend->bench_kernels(only.value_or(""));
-  if (rows.empty()) return usage_error(fmt::format("the device '{}' has no kernels to time alone", device));
+  if (rows.empty()) return usage_error("the device '{}' has no kernels to time alone", device);
   const double ceiling = rows[0].bytes / (rows[0].ms * 1e-3);
   ordered_json all;
   std::string text = backend->description() + "\n";

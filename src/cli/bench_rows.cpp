@@ -5,6 +5,7 @@
 
 #include <ctime>
 
+#include "base/failure.h"
 #include "base/machine.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"
@@ -25,7 +26,7 @@ std::string model_type(const ModelInfo& info) {
     if (share.bytes > most) most = share.bytes, encoding = dtype_info(share.dtype).name;
   for (char& c : encoding)
     if (c >= 'a' && c <= 'z') c = char(c - 'a' + 'A');
-  const double parameters = double(info.parameters);
+  const double parameters = info.parameters;
   return fmt::format("{} {} {}", info.family,
       parameters >= 1e9 ? fmt::format("{:.1f}B", parameters / 1e9) : fmt::format("{:.1f}M", parameters / 1e6), encoding);
 }
@@ -58,7 +59,7 @@ std::vector<Column> columns(const std::vector<std::string>& optional) {
 std::string padded(const std::string& text, int width) {
   // The sign of plus-minus is two bytes and one column.
   const int columns = int(text.size()) - int(text.find("±") != text.npos);
-  const std::string space(size_t(std::max(0, std::abs(width) - columns)), ' ');
+  const std::string space(std::max(0, std::abs(width) - columns), ' ');
   return width < 0 ? text + space : space + text;
 }
 
@@ -95,7 +96,7 @@ std::string quoted_for_csv(const ordered_json& v) {
 
 Result<RowFormat> parse_row_format(std::string_view flag, std::string_view text) {
   static constexpr std::string_view kFormats[] = {"md", "json", "jsonl", "csv"};
-  if (text == "sql") return usage_error(fmt::format("{}: sql is not written here; jsonl and csv load into any database", flag));
+  if (text == "sql") return usage_error("{}: sql is not written here; jsonl and csv load into any database", flag);
   HUNCH_TRY(const std::string name, parse_choice(flag, text, kFormats));
   return RowFormat(std::find(std::begin(kFormats), std::end(kFormats), name) - std::begin(kFormats));
 }
@@ -107,24 +108,23 @@ Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_vie
     const size_t comma = text.find(',');
     const std::string_view item = text.substr(0, comma);
     const size_t dash = item.find('-', 1);
-    if (dash == std::string_view::npos) {
+    if (dash == item.npos) {
       HUNCH_TRY(const int64_t value, parse_whole(flag, item, range));
       out.push_back(value);
     } else {
       const size_t sign = item.find_first_of("+*", dash + 1);
       HUNCH_TRY(const int64_t first, parse_whole(flag, item.substr(0, dash), range));
-      const size_t length = sign == std::string_view::npos ? std::string_view::npos : sign - dash - 1;
+      const size_t length = sign == item.npos ? item.npos : sign - dash - 1;
       HUNCH_TRY(const int64_t last, parse_whole(flag, item.substr(dash + 1, length), range));
-      const bool factor = sign != std::string_view::npos && item[sign] == '*';
+      const bool factor = sign != item.npos && item[sign] == '*';
       int64_t step = 1;
-      if (sign != std::string_view::npos) { HUNCH_TRY(step, parse_whole(flag, item.substr(sign + 1), {factor ? 2. : 1., 1e9})); }
-      if (first > last || (factor && first < 1))
-        return usage_error(fmt::format("{}: {} is an empty or endless range", flag, excerpt(item)));
+      if (sign != item.npos) { HUNCH_TRY(step, parse_whole(flag, item.substr(sign + 1), {factor ? 2. : 1., 1e9})); }
+      if (first > last || (factor && first < 1)) return usage_error("{}: {} is an empty or endless range", flag, excerpt(item));
       for (int64_t value = first; value <= last && out.size() <= kMost; value = factor ? value * step : value + step)
         out.push_back(value);
     }
-    if (out.size() > kMost) return usage_error(fmt::format("{}: more than {} values in {}", flag, kMost, excerpt(text)));
-    if (comma == std::string_view::npos) return out;
+    if (out.size() > kMost) return usage_error("{}: more than {} values in {}", flag, kMost, excerpt(text));
+    if (comma == text.npos) return out;
     text.remove_prefix(comma + 1);
   }
 }
@@ -133,8 +133,12 @@ FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range) {
   return FlagSet::stored(target, [range](auto flag, auto text) { return parse_ranges(flag, text, range); });
 }
 
+void add_list(FlagSet& set, FlagSet::Names names, std::string help, Range range, std::vector<int64_t>& target, int shown_names) {
+  set.value(std::move(names), "LIST", std::move(help), set_ranges(target, range), shown_names);
+}
+
 FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
-  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+  return [&target, range](auto flag, auto text) -> Status {
     HUNCH_TRY(const auto values, parse_ranges(flag, text, range));
     target.insert(target.end(), values.begin(), values.end());
     return {};
@@ -142,9 +146,9 @@ FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range) {
 }
 
 FlagSet::Set set_numbers(std::vector<double>& target, Range range) {
-  return [&target, range](std::string_view flag, std::string_view text) -> Status {
+  return [&target, range](auto flag, auto text) -> Status {
     target.clear();
-    return each_item(text, [&](std::string_view item) -> Status {
+    return each_item(text, [&](auto item) -> Status {
       HUNCH_TRY(target.emplace_back(), parse_number(flag, item, range));
       return {};
     });
@@ -161,7 +165,7 @@ std::string BenchTest::name() const {
 
 MeanAndDeviation mean_and_deviation(const std::vector<double>& values) {
   MeanAndDeviation out;
-  for (double v : values) out.mean += v / double(values.size());
+  for (double v : values) out.mean += v / values.size();
   double square = 0;
   for (double v : values) square += (v - out.mean) * (v - out.mean);
   if (values.size() > 1) out.deviation = std::sqrt(square / double(values.size() - 1));
@@ -187,19 +191,13 @@ ordered_json bench_row(
   std::vector<double> times, speeds;
   for (int64_t ns : samples_ns) {
     times.push_back(double(ns));
-    speeds.push_back(double(test.tokens()) * 1e9 / double(std::max<int64_t>(1, ns)));
+    speeds.push_back(test.tokens() * 1e9 / double(std::max<int64_t>(1, ns)));
   }
   const auto time = mean_and_deviation(times), speed = mean_and_deviation(speeds);
   ordered_json row = engine;
-  row["n_prompt"] = test.n_prompt;
-  row["n_gen"] = test.n_gen;
-  row["n_depth"] = test.n_depth;
-  row["test"] = test.name();
-  row["test_time"] = utc_time();
-  row["avg_ns"] = int64_t(time.mean);
-  row["stddev_ns"] = int64_t(time.deviation);
-  row["avg_ts"] = speed.mean;
-  row["stddev_ts"] = speed.deviation;
+  row.update({{"n_prompt", test.n_prompt}, {"n_gen", test.n_gen}, {"n_depth", test.n_depth}, {"test", test.name()},
+      {"test_time", utc_time()}, {"avg_ns", int64_t(time.mean)}, {"stddev_ns", int64_t(time.deviation)}, {"avg_ts", speed.mean},
+      {"stddev_ts", speed.deviation}});
   for (const auto& [name, value] : extra.items()) row[name] = value;
   row["samples_ns"] = samples_ns;
   row["samples_ts"] = speeds;
@@ -239,7 +237,7 @@ std::string RowPrinter::header(const ordered_json& row) const {
   out = line = "|";
   for (const Column& c : columns(optional_)) {
     out += " " + padded(c.title, c.width) + " |";
-    line += " " + std::string(size_t(std::abs(c.width) - (c.width > 0)), '-') + (c.width > 0 ? ":" : "") + " |";
+    line += " " + std::string(std::abs(c.width) - (c.width > 0), '-') + (c.width > 0 ? ":" : "") + " |";
   }
   return out + "\n" + line + "\n";
 }

@@ -19,6 +19,9 @@ Result<std::vector<int64_t>> parse_ranges(std::string_view flag, std::string_vie
 // Setters of flags that take them: instead of what the target holds, or behind it (a repeated flag of llama-bench adds).
 FlagSet::Set set_ranges(std::vector<int64_t>& target, Range range);
 FlagSet::Set add_ranges(std::vector<int64_t>& target, Range range);
+// A flag whose setter is the former.
+void add_list(
+    FlagSet& set, FlagSet::Names names, std::string help, Range range, std::vector<int64_t>& target, int shown_names = -1);
 // Sets `target` to the numbers of a list by comma.
 FlagSet::Set set_numbers(std::vector<double>& target, Range range);
 

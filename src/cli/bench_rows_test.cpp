@@ -89,7 +89,7 @@ TEST(BenchRows, CsvQuotesEveryCellAndLeavesSamplesOut) {
   RowPrinter printer(RowFormat::Csv, {});
   const auto out = printer.row(a_row());
   EXPECT_TRUE(out.starts_with("model_type,model_size,")) << out;
-  EXPECT_EQ(out.find("samples"), std::string::npos);
+  EXPECT_EQ(out.find("samples"), out.npos);
   expect_part(out, "\"q \"\"x\"\"\",\"1048576\"");
 }
 

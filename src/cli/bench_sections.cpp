@@ -2,14 +2,11 @@
 // neighbours.
 #include "cli/bench.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/bench.h"
-#include "engine/parts.h"
 
 namespace hunch {
 namespace {
@@ -32,10 +29,9 @@ std::string cell(const ordered_json& v) {
   return fmt::format("{:.{}f}", x, std::abs(x) < 0.1 ? 4 : std::abs(x) < 10 ? 2 : 1);
 }
 
-class Bench {
+class Bench : Measurement<BenchFlags> {
  public:
-  Bench(Engine& engine, const BenchFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
-      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+  using Measurement::Measurement;
 
   Result<int> run() {
     out_["engine"] = engine_.description();
@@ -47,13 +43,12 @@ class Bench {
       BenchTable table{"ceiling", "Streaming read", {{{"threads", threads}, {"GiB_buffer", 1}, {"GB_per_s", ceiling / 1e9}}}, ""};
       add(std::move(table));
     }
-    const auto sections = {std::pair{"plain", std::function([&] { return bench_plain(engine_, flags_, ceiling); })},
-        std::pair{"verify", std::function([&] { return bench_verify(engine_, flags_, speculation_); })},
-        std::pair{"draft", std::function([&] { return bench_draft(engine_, flags_, speculation_); })},
-        std::pair{
-            "end-to-end", std::function([&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); })},
-        std::pair{"start",
-            std::function([&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); })}};
+    const std::pair<const char*, std::function<Result<BenchTable>()>> sections[] = {
+        {"plain", [&] { return bench_plain(engine_, flags_, ceiling); }},
+        {"verify", [&] { return bench_verify(engine_, flags_, speculation_); }},
+        {"draft", [&] { return bench_draft(engine_, flags_, speculation_); }},
+        {"end-to-end", [&] { return bench_end_to_end(engine_, flags_, speculation_, interrupts_, progress_); }},
+        {"start", [&] { return bench_start(engine_.parts().options.model, engine_.parts().backend->threads()); }}};
     for (const auto& [name, section] : sections) {
       if (!wanted(flags_, name) || interrupts_.stopped()) continue;
       auto table = section();
@@ -73,11 +68,6 @@ class Bench {
   }
   void print(const std::string& text) { written_ = written_ && write_stdout(text); }
 
-  Engine& engine_;
-  const BenchFlags& flags_;
-  const SpeculationOptions& speculation_;
-  ProgressLine& progress_;
-  InterruptScope interrupts_;
   ordered_json out_;
   bool written_ = true;
 };
@@ -85,21 +75,18 @@ class Bench {
 void add_bench_flags(FlagSet& set, BenchFlags& flags) {
   set.group("What to measure");
   set.value({"--only"}, "LIST", fmt::format("sections: {} (default: all)", comma_list(kSections)),
-      [&flags](std::string_view flag, std::string_view v) -> Status {
+      [&flags](auto flag, auto v) -> Status {
         flags.only.clear();
-        return each_item(v, [&](std::string_view item) -> Status {
+        return each_item(v, [&](auto item) -> Status {
           HUNCH_TRY(flags.only.emplace_back(), parse_choice(flag, item, kSections));
           return {};
         });
       });
-  set.value({"-d", "--depths", "--n-depth"}, "LIST", "context depths (default 0,4096,16384,28672)",
-      set_ranges(flags.depths, {0, 1 << 24}), 2);
-  set.value({"--rows"}, "LIST", "rows of a verify pass, 1..64 (default 2,4,8,12)", set_ranges(flags.rows, {1, 64}));
-  set.value({"--trees"}, "LIST", "guesses of trees that a verify pass checks, 1..64", set_ranges(flags.trees, {1, 64}));
-  set.value({"--contexts"}, "LIST", "prompt lengths of the end-to-end rows (default 16384,28672)",
-      set_ranges(flags.contexts, {1024, 1 << 24}));
-  set.value({"--gammas"}, "LIST", "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)",
-      set_ranges(flags.gammas, {1, 64}));
+  add_list(set, {"-d", "--depths", "--n-depth"}, "context depths (default 0,4096,16384,28672)", {0, 1 << 24}, flags.depths, 2);
+  add_list(set, {"--rows"}, "rows of a verify pass, 1..64 (default 2,4,8,12)", {1, 64}, flags.rows);
+  add_list(set, {"--trees"}, "guesses of trees that a verify pass checks, 1..64", {1, 64}, flags.trees);
+  add_list(set, {"--contexts"}, "prompt lengths of the end-to-end rows (default 16384,28672)", {1024, 1 << 24}, flags.contexts);
+  add_list(set, {"--gammas"}, "guesses a round of the end-to-end rows, 1..64 (default 1,3,5,7,10,15)", {1, 64}, flags.gammas);
   set.whole({"--new"}, "tokens of an end-to-end run (default 96)", {2, 1 << 20}, flags.new_tokens);
   set.whole({"-r", "--repetitions"}, "repetitions, 1..1000 (default 9)", {1, 1000}, flags.repeats);
   set.group("Output");

@@ -1,11 +1,9 @@
 // hunch bench ssv: what the precision classes of a model with natively trained sparse attention cost and save (docs/nsa.md).
 // Facts asked of record books, greedily: speed, agreement with the exact stream and right answers by class; the same by rows that
 // share a choice and by traversal; and the share of attention's time that choosing blocks takes. One JSON object.
-#include <fmt/format.h>
-
 #include "base/clock.h"
+#include "base/failure.h"
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"
 #include "cli/report.h"
@@ -36,19 +34,18 @@ struct Answers {
   }
 };
 
-class SsvBench {
+class SsvBench : Measurement<SsvFlags> {
  public:
-  SsvBench(Engine& engine, const SsvFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
-      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+  using Measurement::Measurement;
 
   Result<int> run() {
     const Status status = measure();
     progress_.clear();
     if (!status.ok()) return status.error();
-    if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
+    if (flags_.json) return print_json_and_exit_code(out_);
     std::string text = engine_.description() + "\n";
-    for (const auto& [name, title] : {std::pair("classes", "Precision classes"), std::pair("sweep", "Rows that share a choice"),
-             std::pair("choosing", "Verify passes, ms; the share that choosing takes")}) {
+    for (const auto& [name, title] : {std::pair("classes", "Precision classes"), {"sweep", "Rows that share a choice"},
+             {"choosing", "Verify passes, ms; the share that choosing takes"}}) {
       BenchTable table{name, title, {}, ""};
       for (ordered_json row : out_[name]) {
         row.erase("approx");
@@ -103,7 +100,7 @@ class SsvBench {
     questions_.clear(), books_.clear();
     books_.reserve(flags_.books);
     for (int64_t b = 0; b < flags_.books; ++b) {
-      HUNCH_TRY(books_.emplace_back(), fit_demo_book(engine_.tokenizer(), context, uint64_t(7 + b)));
+      HUNCH_TRY(books_.emplace_back(), fit_demo_book(engine_.tokenizer(), context, 7 + b));
       const DemoBook& book = books_.back();
       for (const BookQuestion& question : book.questions) {
         HUNCH_TRY(auto ids, engine_.tokenizer().encode(book.ask(question.text)));
@@ -129,7 +126,7 @@ class SsvBench {
       const auto& exact = question.exact;
       const size_t length = std::max<size_t>(1, std::max(exact.size(), g.tokens.size()));
       const auto differs = std::ranges::mismatch(g.tokens, exact).in1;
-      out.agreed += g.tokens == exact ? 1 : double(differs - g.tokens.begin()) / double(length);
+      out.agreed += g.tokens == exact ? 1 : double(differs - g.tokens.begin()) / length;
       ++out.streams, out.identical += g.tokens == exact, out.tokens += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
       if (question.asks) ++out.asked, out.right += question.asks->answered_by(g.text);
       add_counts(g, out.sums);
@@ -142,10 +139,9 @@ class SsvBench {
     ordered_json row{{"context", context}, {"class", name}};
     if (std::string_view(section) == "sweep") row["group_rows"] = o.group_rows, row["traversal"] = o.traversal;
     row.update({{"tokens_per_second", got.speed()}, {"over_strict", strict.speed() > 0 ? got.speed() / strict.speed() : 1},
-        {"mean_acceptance_length", got.sums.mean_acceptance_length()}, {"agreement", got.agreed / double(got.streams)},
-        {"identical", double(got.identical) / double(got.streams)},
-        {"accuracy", got.asked > 0 ? double(got.right) / double(got.asked) : 0}, {"questions", got.asked},
-        {"lossless", got.sums.lossless}});
+        {"mean_acceptance_length", got.sums.mean_acceptance_length()}, {"agreement", got.agreed / got.streams},
+        {"identical", double(got.identical) / got.streams}, {"accuracy", got.asked > 0 ? double(got.right) / got.asked : 0},
+        {"questions", got.asked}, {"lossless", got.sums.lossless}});
     if (got.sums.approximation.any()) row["approx"] = approximation_json(got.sums.approximation);
     out_[section].push_back(std::move(row));
   }
@@ -153,7 +149,7 @@ class SsvBench {
   // Verify passes of a chain over noise, each layer choosing, and all but the first reusing that choice: what choosing takes.
   Status time_choosing(int64_t depth, int64_t rows) {
     const int layers = engine_.parts().model->shape().layers;
-    IndexSharing reuse{.reused = std::vector<uint8_t>(size_t(layers), 1)};
+    IndexSharing reuse{.reused = std::vector<uint8_t>(layers, 1)};
     reuse.reused[0] = 0;
     HUNCH_TRY(const auto run, TokenRun::make(engine_.parts(), depth + rows));
     run->fill(depth);
@@ -177,11 +173,6 @@ class SsvBench {
     return run->status();
   }
 
-  Engine& engine_;
-  const SsvFlags& flags_;
-  const SpeculationOptions& speculation_;
-  ProgressLine& progress_;
-  InterruptScope interrupts_;
   std::vector<DemoBook> books_;
   std::vector<Question> questions_;
   ordered_json out_;
@@ -196,13 +187,11 @@ Result<int> bench_ssv_command(Arguments arguments) {
       "What the precision classes of a model with natively trained sparse attention cost and save: speed, agreement with "
       "exact decoding and right answers, by class and by rows that share a choice, and how long choosing takes.");
   set.group("What to measure");
-  set.value(
-      {"--contexts"}, "LIST", "tokens of book and question (default 1024,4096,8192)", set_ranges(flags.contexts, {256, 1 << 24}));
+  add_list(set, {"--contexts"}, "tokens of book and question (default 1024,4096,8192)", {256, 1 << 24}, flags.contexts);
   set.whole({"--books"}, "books of each length, four questions each (default 2)", {1, 1000}, flags.books);
   set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 64)", {2, 4096}, flags.new_tokens, 1);
-  set.value(
-      {"--groups"}, "LIST", "rows that share a choice, of the sweep (default 1,2,4,8,16)", set_ranges(flags.groups, {1, 64}));
-  set.value({"--verify-rows"}, "LIST", "rows whose attention is timed (default 1,4,16)", set_ranges(flags.rows, {1, 64}));
+  add_list(set, {"--groups"}, "rows that share a choice, of the sweep (default 1,2,4,8,16)", {1, 64}, flags.groups);
+  add_list(set, {"--verify-rows"}, "rows whose attention is timed (default 1,4,16)", {1, 64}, flags.rows);
   set.whole({"-r", "--repetitions"}, "repetitions of those (default 9)", {1, 1000}, flags.repeats);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
   add_model_flags(set, flags.model);
@@ -215,7 +204,7 @@ Result<int> bench_ssv_command(Arguments arguments) {
   const ModelShape& shape = engine->parts().model->shape();
   if (!shape.nsa.used())
     return usage_error(
-        fmt::format("bench ssv is for models with natively trained sparse attention, and this one ({}) has none", shape.family));
+        "bench ssv is for models with natively trained sparse attention, and this one ({}) has none", shape.family);
   return SsvBench(*engine, flags, speculation, progress).run();
 }
 

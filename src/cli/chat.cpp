@@ -1,5 +1,4 @@
 // hunch chat: a conversation with history. Ctrl-C stops the current answer, Ctrl-D leaves.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -9,8 +8,6 @@
 #include "cli/generating.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
-#include "cli/request_flags.h"
-#include "text/chat.h"
 #include "text/unicode.h"
 
 namespace hunch {

@@ -1,8 +1,7 @@
 // See chat_form.h.
 #include "cli/chat_form.h"
 
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -22,10 +21,8 @@ Result<std::string> chat_template_text(const ChatTemplateFlags& flags) {
   if (const auto named = named_chat_template(*flags.name_or_text)) return std::string(*named);
   if (flags.name_or_text->find("{{") != std::string::npos || flags.name_or_text->find("{%") != std::string::npos)
     return *flags.name_or_text;
-  return usage_error(
-      fmt::format("--chat-template: {} is neither a known name ({}) nor a template; a file goes behind "
-                  "--chat-template-file",
-          excerpt(*flags.name_or_text), known_chat_templates()));
+  return usage_error("--chat-template: {} is neither a known name ({}) nor a template; a file goes behind --chat-template-file",
+      excerpt(*flags.name_or_text), known_chat_templates());
 }
 
 void add_chat_template_flags(FlagSet& set, ChatTemplateFlags& flags) {
@@ -39,7 +36,7 @@ Result<Json> chat_template_kwargs(const ChatTemplateFlags& flags) {
   Json kwargs = Json::object();
   if (flags.kwargs) {
     kwargs = Json::parse(*flags.kwargs, nullptr, false);
-    if (kwargs.is_discarded()) return usage_error(fmt::format("--chat-template-kwargs is not JSON: {}", excerpt(*flags.kwargs)));
+    if (kwargs.is_discarded()) return usage_error("--chat-template-kwargs is not JSON: {}", excerpt(*flags.kwargs));
     HUNCH_OK(check_template_kwargs(kwargs));
   }
   return kwargs;

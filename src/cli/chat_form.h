@@ -4,9 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/result.h"
 #include "cli/request_flags.h"
-#include "hunch/hunch.h"
 #include "text/chat.h"
 #include "text/chat_renderer.h"
 

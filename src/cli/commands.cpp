@@ -1,7 +1,6 @@
 // The table of subcommands, help and version. Order is the order of the help: what people try first comes first.
 #include "cli/commands.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,9 +9,8 @@
 #include "api/nearest.h"
 #include "backend/backend.h"
 #include "backend/isas.h"
-#include "cli/flags.h"
+#include "base/failure.h"
 #include "cli/request_flags.h"
-#include "cli/terminal.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -79,7 +77,7 @@ Status check_written(Arguments arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const size_t equals = arguments[i].find('=');
     if (std::ranges::find(kWritten, std::string_view(arguments[i]).substr(0, equals)) == std::end(kWritten)) continue;
-    const size_t at = equals == std::string::npos ? i + 1 : i;
+    const size_t at = equals == arguments[i].npos ? i + 1 : i;
     if (at == arguments.size()) break;
     const std::string written = at > i ? arguments[at] : arguments[i].substr(equals + 1);
     for (size_t j = 0; j < arguments.size(); ++j) {
@@ -88,17 +86,16 @@ Status check_written(Arguments arguments) {
       const std::string read =
           other.starts_with('-') && other.find('=') != other.npos ? other.substr(other.find('=') + 1) : other;
       HUNCH_OK(keeps(read, written));
-      if (!read.empty() && absolute(read) == absolute(written))
-        return usage_error(fmt::format("{}: named twice; name another file", written));
+      if (!read.empty() && absolute(read) == absolute(written)) return usage_error("{}: named twice; name another file", written);
     }
   }
   return {};
 }
 
 std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
-  if (const Status status = set.parse(arguments); !status.ok()) return status.error();
+  HUNCH_OK(set.parse(arguments));
   if (set.help_wanted()) return print_and_exit_code(set.help());
-  if (const Status status = check_written(arguments); !status.ok()) return status.error();
+  HUNCH_OK(check_written(arguments));
   return {};
 }
 
@@ -137,11 +134,10 @@ int dispatch(Arguments arguments) {
       Result<int> code = command.run(arguments.subspan(1));
       return code.ok() ? *code : fail(code.error());
     }
-  if (first.starts_with('-')) return fail(usage_error(fmt::format("name a command first: hunch run {} ...", excerpt(first))));
+  if (first.starts_with('-')) return fail(usage_error("name a command first: hunch run {} ...", excerpt(first)));
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) names.push_back(command.name);
-  return fail(
-      usage_error(fmt::format("unknown command {}{}; hunch --help lists them", excerpt(first), did_you_mean(first, names))));
+  return fail(usage_error("unknown command {}{}; hunch --help lists them", excerpt(first), did_you_mean(first, names)));
 }
 
 }

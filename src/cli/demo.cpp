@@ -1,17 +1,11 @@
 // hunch demo: a long record book with facts hidden in it. The same request runs three ways: plainly, with self-speculation
 // (equal, and faster), and with sparse attention alone, unchecked (fast, and forgetful).
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "cli/bench.h"
-#include "cli/commands.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"
-#include "cli/interrupt.h"
 #include "cli/report.h"
-#include "cli/request_flags.h"
-#include "text/detokenizer.h"
 
 namespace hunch {
 namespace {
@@ -40,14 +34,14 @@ struct Tally {
   double kv_bytes = 0;
 
   void add(const Generation& g) {
-    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1), kv_bytes += double(g.kv_bytes_read);
+    steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1), kv_bytes += g.kv_bytes_read;
     add_counts(g, sums);
   }
   double speed() const {
     const double ms = sums.milliseconds.first_to_last_token;
-    return ms > 0 ? double(steps) * 1e3 / ms : 0;
+    return ms > 0 ? steps * 1e3 / ms : 0;
   }
-  double kv_per_token() const { return steps > 0 ? kv_bytes / double(steps) : 0; }
+  double kv_per_token() const { return steps > 0 ? kv_bytes / steps : 0; }
 };
 
 class Demo {
@@ -113,30 +107,30 @@ class Demo {
     say("\n{}\n", paint_.bold("1. Facts from all over the book, asked in chat form (greedy)"));
     Tally plain, guessed, unchecked;
     std::vector<Tokens> streams;  // of plain decoding, by question
-    for (const BookQuestion& question : book.questions) {
-      const auto outcome = run(book.ask(question.text), kAnswerTokens, 0, Way::Plain);
-      if (!outcome) return false;
-      plain.add(outcome->generation);
-      streams.push_back(outcome->generation.tokens);
-      say("  > {}\n", question.text);
-      answer(question, outcome->text);
-    }
+    const auto ask_all = [&](Way way, Tally& tally, const auto& take) {
+      for (const BookQuestion& question : book.questions) {
+        const auto outcome = run(book.ask(question.text), kAnswerTokens, 0, way);
+        if (!outcome) return false;
+        tally.add(outcome->generation);
+        take(question, *outcome);
+      }
+      return true;
+    };
+    if (!ask_all(Way::Plain, plain, [&](const BookQuestion& question, const Outcome& outcome) {
+          streams.push_back(outcome.generation.tokens);
+          say("  > {}\n", question.text);
+          answer(question, outcome.text);
+        }))
+      return false;
     bool equal = true;
-    for (size_t i = 0; i < book.questions.size(); ++i) {
-      const auto outcome = run(book.ask(book.questions[i].text), kAnswerTokens, 0, Way::Guessed);
-      if (!outcome) return false;
-      guessed.add(outcome->generation);
-      equal = equal && outcome->generation.tokens == streams[i];
-    }
+    size_t nth = 0;
+    if (!ask_all(Way::Guessed, guessed, [&](auto&, auto& outcome) { equal &= outcome.generation.tokens == streams[nth++]; }))
+      return false;
     compare(equal, plain, guessed);
     say("\n  {} the same questions to sparse attention alone (streamingllm, unchecked)\n", paint_.red("LOSSY:"));
     int wrong = 0;
-    for (const BookQuestion& question : book.questions) {
-      const auto outcome = run(book.ask(question.text), kAnswerTokens, 0, Way::Unchecked);
-      if (!outcome) return false;
-      unchecked.add(outcome->generation);
-      wrong += !answer(question, outcome->text);
-    }
+    if (!ask_all(Way::Unchecked, unchecked, [&](auto& question, auto& outcome) { wrong += !answer(question, outcome.text); }))
+      return false;
     figures("LOSSY, unchecked", unchecked);
     say("  {} of {} answers became wrong\n", wrong, book.questions.size());
     return equal;
@@ -166,7 +160,7 @@ class Demo {
     if (!unchecked) return false;
     unchecked_tally.add(unchecked->generation);
     const auto &a = plain->generation.tokens, &b = unchecked->generation.tokens;
-    const size_t same = size_t(std::ranges::mismatch(a, b).in1 - a.begin());
+    const size_t same = std::ranges::mismatch(a, b).in1 - a.begin();
     if (same == a.size() && same == b.size()) {
       say("\n  {} unchecked, and for once the same text: this task needs little memory\n", paint_.red("LOSSY:"));
     } else {

@@ -1,11 +1,10 @@
 // Records are drawn by counter-based noise, so the book is the same on every machine and with every standard library.
 #include "cli/demo_book.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 
+#include "base/failure.h"
 #include "base/random.h"
 
 namespace hunch {
@@ -118,7 +117,7 @@ Result<DemoBook> fit_demo_book(const Tokenizer& tokenizer, int64_t max_tokens, u
     const int64_t least = length - (num_records - 16) * per_record;
     const int64_t change = (max_tokens - length) / per_record;
     num_records += int(change != 0 ? change : max_tokens > length ? 1 : -1);
-    if (num_records < 16) return Error{fmt::format("a record book needs about {} tokens; {} do not hold one", least, max_tokens)};
+    if (num_records < 16) return failure("a record book needs about {} tokens; {} do not hold one", least, max_tokens);
   }
   return make_demo_book(std::max(16, num_records - 4), seed);
 }

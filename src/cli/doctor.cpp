@@ -1,6 +1,5 @@
 // hunch doctor: what this machine offers, what limits it, and what to set. Looks only; measures one thing, how fast memory is
 // read, because that is what decoding a long context is bound by.
-#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -145,7 +144,7 @@ ordered_json model_json(double bandwidth, std::vector<std::string>& advice) {
   }
   const ModelShape& shape = checkpoint.value()->shape();
   const ModelInfo info = describe(*checkpoint.value());
-  const double kv = kv_bytes_per_token(shape, DType::BF16) * double(shape.context_len);
+  const double kv = kv_bytes_per_token(shape, DType::BF16) * shape.context_len;
   ordered_json out{{"path", path.value()}, {"name", shape.name}, {"context_len", shape.context_len}};
   out["kv_bytes_of_a_full_context"] = kv;
   out["weight_bytes_per_token"] = info.weight_bytes_per_token;
@@ -154,22 +153,18 @@ ordered_json model_json(double bandwidth, std::vector<std::string>& advice) {
 }
 
 std::string text_of(const ordered_json& j) {
-  std::string out;
-  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<14}{}\n", name, value); };
+  NamedLines line{14};
   const auto bytes = [](const ordered_json& v) { return bytes_text(v.get<double>()); };
   const auto& cpu = j["cpu"];
-  line("cpu",
-      fmt::format(
-          "{}, {} of {} cores", cpu["name"].get<std::string>(), cpu.value("threads", 0), cpu["cores_of_the_machine"].get<int>()));
+  line("cpu", "{}, {} of {} cores", cpu["name"].get<std::string>(), cpu.value("threads", 0),
+      cpu["cores_of_the_machine"].get<int>());
   std::string sets;
   for (const auto& isa : cpu["instruction_sets"]) sets += (sets.empty() ? "" : ", ") + isa.get<std::string>();
-  line("kernels",
-      fmt::format("{} (runs {}); KV cache in {}", cpu["kernels"].get<std::string>(), sets, cpu["kv_type"].get<std::string>()));
+  line("kernels", "{} (runs {}); KV cache in {}", cpu["kernels"].get<std::string>(), sets, cpu["kv_type"].get<std::string>());
   const auto& memory = j["memory"];
-  line("memory",
-      fmt::format("{} usable{}, {} free; huge pages {}", bytes(memory["usable_bytes"]),
-          memory["limited_by_cgroup"].get<bool>() ? " (a limit of the control group)" : "", bytes(memory["free_bytes"]),
-          memory["huge_pages"].get<std::string>()));
+  line("memory", "{} usable{}, {} free; huge pages {}", bytes(memory["usable_bytes"]),
+      memory["limited_by_cgroup"] ? " (a limit of the control group)" : "", bytes(memory["free_bytes"]),
+      memory["huge_pages"].get<std::string>());
   if (memory.contains("read_bytes_per_second")) line("reading", bytes(memory["read_bytes_per_second"]) + " a second, measured");
   for (const auto& [name, device] : j["devices"].items())
     line(name,
@@ -177,22 +172,20 @@ std::string text_of(const ordered_json& j) {
             ? fmt::format("{}, {}", device["description"].get<std::string>(), bytes(device["memory_bytes"]))
             : "not usable: " + device["why_not"].get<std::string>());
   if (j["devices"].empty()) line("devices", "none was built in");
-  line("cache",
-      fmt::format("{}{}", j["cache_folder"].get<std::string>(), j["cache_writable"].get<bool>() ? "" : " (not writable)"));
+  line("cache", "{}{}", j["cache_folder"].get<std::string>(), j["cache_writable"] ? "" : " (not writable)");
   line("open files", std::to_string(j["open_files"].get<int64_t>()));
   if (!j["model"].is_null()) {
     const auto& model = j["model"];
-    line("model", model["path"].get<std::string>());
+    line("model", model["path"]);
     if (model.contains("tokens_per_second_at_most"))
-      line("",
-          fmt::format("plain decoding at its whole context of {} tokens reads {} a token: {:.3g} tokens/s at most",
-              model["context_len"].get<int64_t>(),
-              bytes_text(model["kv_bytes_of_a_full_context"].get<double>() + model["weight_bytes_per_token"].get<double>()),
-              model["tokens_per_second_at_most"].get<double>()));
+      line("", "plain decoding at its whole context of {} tokens reads {} a token: {:.3g} tokens/s at most",
+          model["context_len"].get<int64_t>(),
+          bytes_text(model["kv_bytes_of_a_full_context"].get<double>() + model["weight_bytes_per_token"].get<double>()),
+          model["tokens_per_second_at_most"].get<double>());
   }
-  out += j["advice"].empty() ? "\nNothing to set.\n" : "\nTo set:\n";
-  for (const auto& advice : j["advice"]) out += "  - " + wrapped(advice.get<std::string>(), 96, 4) + "\n";
-  return out;
+  line.text += j["advice"].empty() ? "\nNothing to set.\n" : "\nTo set:\n";
+  for (const auto& advice : j["advice"]) line.text += "  - " + wrapped(advice.get<std::string>(), 96, 4) + "\n";
+  return line.text;
 }
 
 }

@@ -1,5 +1,7 @@
 // Drafters by flag and by configuration: which are loaded, which guesses, and what is refused.
 
+#include <tuple>
+
 #include "api/token_tree.h"
 #include "base/test_folder.h"
 #include "checkpoint/tiny_drafter.h"
@@ -33,8 +35,7 @@ TEST_F(DrafterFlags, ANamedDrafterIsLoadedAndGuesses) {
     ASSERT_EQ(o.message, "");
     EXPECT_EQ(o.options.proposer, "eagle3");
     ASSERT_EQ(o.drafters.size(), 1u);
-    EXPECT_EQ(o.drafters[0].method, "eagle3");
-    EXPECT_EQ(o.drafters[0].path, eagle_);
+    EXPECT_EQ(std::tie(o.drafters[0].method, o.drafters[0].path), std::tuple("eagle3", eagle_));
   }
 }
 
@@ -115,13 +116,10 @@ TEST_F(DrafterFlags, SettingsOfDraftersTravel) {
   const Outcome keys = config(eagle_, R"(, "tree_tokens": 20, "tree_top_k": 4, "mtp_feed_norm": "pre",
                                         "mtp_recycle_norm": "pre", "draft_vocab_mode": "intersection")");
   for (const Outcome* o : {&flags, &keys}) {
-    EXPECT_EQ(o->message, "");
-    EXPECT_EQ(o->options.tree_tokens, 20);
-    EXPECT_EQ(o->options.tree_top_k, 4);
+    EXPECT_EQ(std::tie(o->message, o->options.tree_tokens, o->options.tree_top_k), std::tuple("", 20, 4));
     ASSERT_EQ(o->drafters.size(), 1u);
-    EXPECT_EQ(o->drafters[0].feed_norm, "pre");
-    EXPECT_EQ(o->drafters[0].recycle_norm, "pre");
-    EXPECT_EQ(o->drafters[0].vocab_mode, "intersection");
+    const DrafterOptions& drafter = o->drafters[0];
+    EXPECT_EQ(std::tie(drafter.feed_norm, drafter.recycle_norm, drafter.vocab_mode), std::tuple("pre", "pre", "intersection"));
     EXPECT_EQ(o->notes.size(), 3u);  // for eagle3 the last three change nothing
   }
   const std::vector<std::string> ngram{"--ratio has no effect with method ngram", "--tree-top-k has no effect with method ngram"};
@@ -136,7 +134,7 @@ TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {
   for (const char* tree : {R"("[(0,), (1,), (0, 0), (0, 0, 2)]")", "[[0, 0, 2], [1], [0], [0, 0]]"}) {
     const Outcome o = config(eagle_, std::string(R"(, "speculative_token_tree": )") + tree);
     ASSERT_EQ(o.message, "");
-    EXPECT_EQ(o.options.token_tree, (std::vector<std::vector<int>>{{0}, {1}, {0, 0}, {0, 0, 2}}));
+    EXPECT_EQ(o.options.token_tree, (std::vector<Ints>{{0}, {1}, {0, 0}, {0, 0, 2}}));
     EXPECT_EQ(o.options.num_tokens, 0);  // the tree says how many
     EXPECT_EQ(o.options.tree_tokens, 0);
   }
@@ -148,7 +146,7 @@ TEST_F(DrafterFlags, AFixedTreeSetsDepthAndWidth) {
 }
 
 TEST(TokenTreeText, BreaksAreShownAndTreesAreTrees) {
-  EXPECT_EQ(*parse_token_tree("t", " [ (1, 0,) , (1) ]"), (std::vector<std::vector<int>>{{1, 0}, {1}}));
+  EXPECT_EQ(*parse_token_tree("t", " [ (1, 0,) , (1) ]"), (std::vector<Ints>{{1, 0}, {1}}));
   const auto error = [](std::string_view text) { return parse_token_tree("t", text).error().message; };
   for (const char* broken :
       {"", "[", "[]", "[()]", "[(0)", "[(0]x", "[(-1,)]", "[(16,)]", "[(a,)]", "0", "[(0,)] 1", "[(99999999999,)]"})
@@ -164,7 +162,7 @@ TEST_F(DrafterFlags, InfoSaysWhatADrafterIs) {
   auto eagle = good(drafter_json(eagle_));
   EXPECT_EQ(eagle["method"], "eagle3");
   EXPECT_EQ(eagle["draft_vocab"], tiny::kDraftVocab);
-  EXPECT_EQ(eagle["taps"], (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(eagle["taps"], (Ints{0, 1, 1}));
   EXPECT_EQ(eagle["taps_convention"], "outputs");
   EXPECT_EQ(eagle["encodings"]["integers"]["tensors"], 2);
   for (const char* part : {"drafter           eagle3 (", "1 layers, hidden 32", "target            hidden 32, 40 tokens",

@@ -1,6 +1,8 @@
 // Sizes and feature taps of drafters, as different publishers write them.
 #include "cli/drafter_info.h"
 
+#include <tuple>
+
 #include "base/test_folder.h"
 #include "base/test_results.h"
 #include "checkpoint/tiny_drafter.h"
@@ -26,18 +28,20 @@ class DrafterInfoTest : public test::FolderTest {
 
 TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
   json config = tiny::eagle3_config();
-  config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
-  auto outputs = shape_of(config);
-  EXPECT_EQ(outputs.taps.outputs, (std::vector<int>{1, 11, 21}));
-  EXPECT_EQ(outputs.taps.convention, FeatureTaps::Convention::Outputs);
+  const json nested = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
+  const auto expect_taps = [&](FeatureTaps::Convention convention) {
+    const auto taps = shape_of(config).taps;
+    EXPECT_EQ(taps.outputs, (Ints{1, 11, 21}));
+    EXPECT_EQ(taps.convention, convention);
+  };
+  config["eagle_config"] = nested;
+  expect_taps(FeatureTaps::Convention::Outputs);
   config.erase("eagle_config");
   config["eagle_aux_hidden_state_layer_ids"] = {2, 12, 22};
-  auto inputs = shape_of(config);
-  EXPECT_EQ(inputs.taps.outputs, (std::vector<int>{1, 11, 21}));
-  EXPECT_EQ(inputs.taps.convention, FeatureTaps::Convention::Inputs);
+  expect_taps(FeatureTaps::Convention::Inputs);
   config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 12, 22}}};
   expect_error(config, "names other layers than eagle_config.");
-  config["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
+  config["eagle_config"] = nested;
   EXPECT_TRUE(described(config).ok());
 }
 
@@ -46,16 +50,13 @@ TEST_F(DrafterInfoTest, RopeStandsBesideItsScalingOrInsideOfIt) {
   config.erase("rms_norm_eps");
   config["rope_theta"] = 5000, config["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
   auto layer = *shape_of(config).layer;
-  EXPECT_EQ(layer.rope_theta, 5000);
-  EXPECT_EQ(layer.rope_scaling.kind, RopeScaling::Kind::Linear);
-  EXPECT_EQ(layer.rope_scaling.factor, 4);
-  EXPECT_EQ(layer.norm_eps, 1e-6);
+  const RopeScaling& scaling = layer.rope_scaling;
+  EXPECT_EQ(std::tie(layer.rope_theta, scaling.factor, layer.norm_eps), std::tuple(5000, 4, 1e-6));
+  EXPECT_EQ(scaling.kind, RopeScaling::Kind::Linear);
   config["rope_parameters"] = {{"rope_type", "llama3"}, {"rope_theta", 7000}, {"factor", 8}};
   layer = *shape_of(config).layer;
-  EXPECT_EQ(layer.rope_theta, 7000);
-  EXPECT_EQ(layer.rope_scaling.kind, RopeScaling::Kind::Llama3);
-  EXPECT_EQ(layer.rope_scaling.high_freq_factor, 4);
-  EXPECT_EQ(layer.rope_scaling.original_context, 8192);
+  EXPECT_EQ(std::tie(layer.rope_theta, scaling.high_freq_factor, scaling.original_context), std::tuple(7000, 4, 8192));
+  EXPECT_EQ(scaling.kind, RopeScaling::Kind::Llama3);
 }
 
 TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
@@ -69,18 +70,14 @@ TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
 TEST_F(DrafterInfoTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
   auto shape = shape_of(tiny::eagle3_config());
   ASSERT_TRUE(shape.layer);
-  EXPECT_EQ(shape.layer->heads, tiny::kHeads);
-  EXPECT_EQ(shape.hidden, tiny::kHidden);
-  EXPECT_EQ(shape.target_hidden, tiny::kHidden);
-  EXPECT_EQ(shape.vocab_size, tiny::kVocab);
-  EXPECT_EQ(shape.draft_vocab, tiny::kDraftVocab);
+  EXPECT_EQ(std::tie(shape.layer->heads, shape.hidden, shape.target_hidden, shape.vocab_size, shape.draft_vocab),
+      std::tuple(tiny::kHeads, tiny::kHidden, tiny::kHidden, tiny::kVocab, tiny::kDraftVocab));
   EXPECT_FALSE(shape.norm_before_residual);
   json config = tiny::eagle3_config();
   config["draft_vocab_size"] = nullptr;
   config["target_hidden_size"] = 48;
   shape = shape_of(config);
-  EXPECT_EQ(shape.draft_vocab, tiny::kVocab);
-  EXPECT_EQ(shape.target_hidden, 48);
+  EXPECT_EQ(std::tie(shape.draft_vocab, shape.target_hidden), std::tuple(tiny::kVocab, 48));
 }
 
 TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
@@ -97,17 +94,12 @@ TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
 TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
   auto first = shape_of({{"medusa_num_heads", 3}, {"medusa_num_layers", 1}},
       {{"0.0.linear.weight", {32, 32}}, {"0.0.linear.bias", {32}}, {"0.1.weight", {40, 32}}});
-  EXPECT_EQ(first.heads, 3);
-  EXPECT_EQ(first.head_layers, 1);
-  EXPECT_EQ(first.hidden, 32);
-  EXPECT_EQ(first.vocab_size, 40);
-  EXPECT_EQ(first.draft_vocab, 40);
+  EXPECT_EQ(
+      std::tie(first.heads, first.head_layers, first.hidden, first.vocab_size, first.draft_vocab), std::tuple(3, 1, 32, 40, 40));
   auto second = shape_of({{"model_type", "medusa"}, {"num_heads", 5}, {"num_hidden_layers", 2}, {"hidden_size", 64},
                              {"vocab_size", 100}, {"truncated_vocab_size", 50}},
       {{"blocks.0.layers.0.weight", {64, 64}}});
-  EXPECT_EQ(second.heads, 5);
-  EXPECT_EQ(second.head_layers, 2);
-  EXPECT_EQ(second.draft_vocab, 50);
+  EXPECT_EQ(std::tie(second.heads, second.head_layers, second.draft_vocab), std::tuple(5, 2, 50));
 }
 
 TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {

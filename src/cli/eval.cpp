@@ -1,9 +1,8 @@
 // hunch eval: what a model and a setting are worth, not how fast they are. `eval perplexity FILE`: the perplexity of a text by
 // length of context. `eval lookup`: the share of facts that the model finds in a record book of a given length. Both name the KV
 // type and the policy; a setting that is not lossless says so. `eval verify FILE`: what a sparse check changes (eval_verify.h).
-#include <fmt/format.h>
-
 #include "api/answer_json.h"
+#include "base/failure.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
@@ -13,9 +12,7 @@
 #include "cli/report.h"
 #include "cli/request_flags.h"
 #include "engine/approximation.h"
-#include "engine/parts.h"
 #include "engine/token_run.h"
-#include "text/detokenizer.h"
 
 namespace hunch {
 namespace {
@@ -49,8 +46,7 @@ Result<std::vector<int64_t>> contexts_of(const EvalFlags& flags, std::vector<int
     if (context <= most) out.push_back(context);
     else note(fmt::format("a context of {} is beyond {}", context, most));
   }
-  if (out.empty())
-    return usage_error(fmt::format("no context fits into {} tokens; give a longer text or context, or --contexts", most));
+  if (out.empty()) return usage_error("no context fits into {} tokens; give a longer text or context, or --contexts", most);
   return out;
 }
 
@@ -75,7 +71,7 @@ class Eval {
       int64_t count = 0;
       int64_t w = 0;
       for (; w < windows && !interrupts_.stopped(); ++w) {
-        const std::span<const int32_t> window(ids.data() + w * context, size_t(context));
+        const std::span<const int32_t> window(ids.data() + w * context, context);
         run->rewind(0);
         run->feed(window.first(first_scored - 1), chunk(), TokenRun::Logits::None);
         const auto scored = window.subspan(first_scored - 1);
@@ -88,12 +84,12 @@ class Eval {
       }
       HUNCH_OK(run->status());
       if (count == 0) continue;
-      const double mean = sum / double(count), variance = std::max(0.0, squares / double(count) - mean * mean);
+      const double mean = sum / count, variance = std::max(0.0, squares / count - mean * mean);
       const double perplexity = std::exp(-mean);
       ordered_json row = labels(engine_);
       row.update({{"eval", "perplexity"}, {"text", *flags_.file}, {"context", context}, {"windows", w}, {"tokens", count},
-          {"perplexity", perplexity}, {"standard_error", perplexity * std::sqrt(variance / double(count))},
-          {"nats_per_token", -mean}, {"lossless", kv_is_exact(engine_)}});
+          {"perplexity", perplexity}, {"standard_error", perplexity * std::sqrt(variance / count)}, {"nats_per_token", -mean},
+          {"lossless", kv_is_exact(engine_)}});
       emit(row,
           fmt::format("context {:>6}  perplexity {:9.4f} +- {:.4f}  ({} tokens in {} windows; kv {})", context, perplexity,
               row["standard_error"].get<double>(), count, w, row["type_k"].get<std::string>()));
@@ -118,13 +114,12 @@ class Eval {
       ordered_json row = labels(engine_);
       row.update({{"text", *flags_.file}});
       row.update(found);
-      const bool lossless = row["lossless"].get<bool>();
+      const auto number = [&](const char* key) { return row[key].get<double>(); };
       emit(row,
           fmt::format("context {:>6}  kl {:.5f} (exact KV {:.5f})  best token {:.2f} %  perplexity {:.4f} for {:.4f}  {:.0f} ms "
                       "for {:.0f}; {}",
-              context, row["kl"].get<double>(), row["exact_kv"]["kl"].get<double>(), 100 * row["top1_agreement"].get<double>(),
-              row["perplexity"].get<double>(), row["perplexity_exact"].get<double>(), row["ms"].get<double>(),
-              row["ms_exact"].get<double>(), lossless ? "lossless here" : "LOSSY"));
+              context, number("kl"), row["exact_kv"]["kl"].get<double>(), 100 * number("top1_agreement"), number("perplexity"),
+              number("perplexity_exact"), number("ms"), number("ms_exact"), row["lossless"] ? "lossless here" : "LOSSY"));
     }
     return {};
   }
@@ -143,7 +138,7 @@ class Eval {
       int64_t prompt_tokens = 0;
       const int64_t books = flags_.books.value_or(4);
       for (int64_t b = 0; b < books; ++b) {
-        HUNCH_TRY(const DemoBook book, fit_demo_book(engine_.tokenizer(), context, uint64_t(flags_.seed.value_or(7) + b)));
+        HUNCH_TRY(const DemoBook book, fit_demo_book(engine_.tokenizer(), context, flags_.seed.value_or(7) + b));
         for (size_t q = 0; q < book.questions.size(); ++q) {
           Request request;
           HUNCH_TRY(request.prompt, engine_.tokenizer().encode(book.ask(book.questions[q].text)));
@@ -201,7 +196,7 @@ void add_eval_flags(FlagSet& set, EvalFlags& flags, bool lookup, bool verify) {
   if (lookup) {
     set.whole({"--books"}, "books of each length, three questions each (default 4)", {1, 10000}, flags.books);
     set.whole({"-n", "--n-predict"}, "most tokens of an answer (default 48)", {1, 4096}, flags.new_tokens, 1);
-    set.whole({"-s", "--seed"}, "seed of the first book (default 7)", {0, double(1LL << 53)}, flags.seed);
+    set.whole({"-s", "--seed"}, "seed of the first book (default 7)", {0, 0x1p53}, flags.seed);
   } else {
     if (verify) {
       set.whole({"--rows-per-check"}, "rows of a check (default 8)", {1, 64}, flags.rows);
@@ -245,8 +240,7 @@ Result<int> eval_command(Arguments arguments) {
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
   Eval eval(*engine, flags, speculation);
-  const Status status = lookup ? eval.lookup() : verify ? eval.verify() : eval.perplexity();
-  if (!status.ok()) return status.error();
+  HUNCH_OK(lookup ? eval.lookup() : verify ? eval.verify() : eval.perplexity());
   return eval.exit_code();
 }
 

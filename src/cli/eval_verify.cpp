@@ -1,9 +1,8 @@
 #include "cli/eval_verify.h"
 
-#include <fmt/format.h>
-
 #include "api/answer_json.h"
 #include "base/clock.h"
+#include "base/failure.h"
 #include "cli/calibrate.h"
 #include "engine/approximation.h"
 #include "engine/token_run.h"
@@ -40,7 +39,7 @@ struct Differences {
   }
   ordered_json row() {
     std::ranges::sort(kl);
-    const double n = double(kl.size());
+    const double n = kl.size();
     double sum = 0, squares = 0;
     for (const double x : kl) sum += x, squares += x * x;
     const auto at = [&](double share) { return kl[std::min(kl.size() - 1, size_t(share * n))]; };
@@ -60,8 +59,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
   if (!sparse.on) return usage_error("hunch eval verify measures sparse checks: say --verify sparse");
   const int64_t windows = std::min(how.windows, std::ssize(text) / how.context);
   if (windows < 1 || how.scored >= how.context)
-    return usage_error(
-        fmt::format("windows of {} tokens of which {} are scored: the text has {}", how.context, how.scored, text.size()));
+    return usage_error("windows of {} tokens of which {} are scored: the text has {}", how.context, how.scored, text.size());
   Differences left, instant;  // sparse K and V stay; only the pass's own
   CheckRecord record = make_record(parts.model->shape().layers, how.rows);
   Approximation approximation;
@@ -142,7 +140,7 @@ Result<ordered_json> eval_verify(Engine& engine, std::span<const int32_t> text, 
     row["greedy"] = {
         {"prompts", asked},
         {"tokens", how.free_tokens},
-        {"identical", double(same) / double(asked)},
+        {"identical", double(same) / asked},
         {"median_first_difference", median(first_difference)},
     };
   }

@@ -1,13 +1,12 @@
 // Parsing follows the table in order of the arguments; the help is the same table printed, so the two cannot disagree.
 #include "cli/flags.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -28,37 +27,31 @@ std::string FlagSet::Flag::listed_names() const {
 }
 
 void FlagSet::value(Names names, std::string_view value_name, std::string help, Set set, int shown_names) {
-  Flag flag;
-  flag.names = std::move(names), flag.shown_names = shown_names, flag.group = group_, flag.help = std::move(help);
-  flag.value_name = value_name, flag.arity = Arity::One, flag.set = std::move(set);
-  flag.listed = shown_names != 0;
-  flags_.push_back(std::move(flag));
+  flags_.push_back({.names = std::move(names),
+      .shown_names = shown_names,
+      .group = group_,
+      .help = std::move(help),
+      .value_name = value_name,
+      .arity = Arity::One,
+      .set = std::move(set),
+      .listed = shown_names != 0});
 }
 
 void FlagSet::toggle(Names names, std::string help, std::function<void()> set) {
-  Flag flag;
-  flag.names = std::move(names), flag.group = group_, flag.help = std::move(help);
-  flag.set = [set = std::move(set)](std::string_view, std::string_view) {
-    set();
-    return Status();
-  };
-  flags_.push_back(std::move(flag));
+  const auto call = [set = std::move(set)](auto, auto) { return set(), Status(); };
+  flags_.push_back({.names = std::move(names), .group = group_, .help = std::move(help), .set = call});
 }
 
 void FlagSet::refuse(Names names, std::string reason) {
-  Flag flag;
-  flag.names = std::move(names), flag.refusal = std::move(reason), flag.listed = false;
-  flags_.push_back(std::move(flag));
+  flags_.push_back({.names = std::move(names), .refusal = std::move(reason), .listed = false});
 }
 
 void FlagSet::ignore(Names names, Arity arity, Names values) {
-  Flag flag;
-  flag.names = std::move(names), flag.arity = arity, flag.values = std::move(values), flag.listed = false;
-  flag.set = [this](std::string_view name, std::string_view) {
+  const auto remember = [this](auto name, auto) {
     if (std::ranges::find(ignored_, name) == ignored_.end()) ignored_.emplace_back(name);
     return Status();
   };
-  flags_.push_back(std::move(flag));
+  flags_.push_back({.names = std::move(names), .arity = arity, .values = std::move(values), .set = remember, .listed = false});
 }
 
 void FlagSet::positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target) {
@@ -74,7 +67,7 @@ const FlagSet::Flag* FlagSet::find(std::string_view name) const {
 Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) {
   const std::string_view argument = arguments[at];
   // "--flag=value" only with two dashes: "-p=x" would be a prompt that begins with "=" for half of all programs.
-  const size_t equals = argument.starts_with("--") ? argument.find('=') : std::string_view::npos;
+  const size_t equals = argument.starts_with("--") ? argument.find('=') : argument.npos;
   const std::string_view name = argument.substr(0, equals);
   if (name == "-h" || name == "--help") {
     help_wanted_ = true;
@@ -87,20 +80,20 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
   const Flag* flag = find(name);
   if (!flag) {
     const auto known = known_names();
-    return usage_error(fmt::format("unknown flag {}{}", excerpt(name), did_you_mean(name, known)));
+    return usage_error("unknown flag {}{}", excerpt(name), did_you_mean(name, known));
   }
-  if (!flag->refusal.empty()) return usage_error(fmt::format("{}: {}", name, flag->refusal));
-  const bool attached = equals != std::string_view::npos, more = at + 1 < arguments.size();
+  if (!flag->refusal.empty()) return usage_error("{}: {}", name, flag->refusal);
+  const bool attached = equals != argument.npos, more = at + 1 < arguments.size();
   std::string_view text;
   size_t taken = 1;
   if (attached) {
     if (flag->arity == Arity::None)
-      return usage_error(fmt::format("{} takes no value, but got {}", name, excerpt(argument.substr(equals + 1))));
+      return usage_error("{} takes no value, but got {}", name, excerpt(argument.substr(equals + 1)));
     text = argument.substr(equals + 1);
   } else if (flag->arity == Arity::One) {
     if (!more)
-      return usage_error(fmt::format(
-          "{} needs a value{}", name, flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name)));
+      return usage_error(
+          "{} needs a value{}", name, flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name));
     text = arguments[at + 1], taken = 2;
   } else if (flag->arity == Arity::Optional && more && std::ranges::find(flag->values, arguments[at + 1]) != flag->values.end()) {
     text = arguments[at + 1], taken = 2;
@@ -152,14 +145,14 @@ Status FlagSet::parse(std::span<const std::string> given) {
       continue;
     }
     if (next_positional == positionals_.size())
-      return usage_error(fmt::format("what is {} for? {}", excerpt(argument),
-          find("--prompt") ? "A text to continue goes behind -p, a file behind -f" : usage_));
+      return usage_error("what is {} for? {}", excerpt(argument),
+          find("--prompt") ? "A text to continue goes behind -p, a file behind -f" : usage_);
     *positionals_[next_positional++].target = argument;
     ++at;
   }
   if (help_wanted_) return {};  // somebody who asks for help need not name the model first
   for (size_t i = next_positional; i < positionals_.size(); ++i)
-    if (positionals_[i].required) return usage_error(fmt::format("{} is missing; usage: {}", positionals_[i].name, usage_));
+    if (positionals_[i].required) return usage_error("{} is missing; usage: {}", positionals_[i].name, usage_);
   return {};
 }
 
@@ -217,7 +210,7 @@ std::string wrapped(std::string_view text, size_t width, size_t indent) {
       out += ' ', ++column;
     }
     out += word, column += word.size();
-    text = space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
+    text = space == text.npos ? std::string_view() : text.substr(space + 1);
   }
   return out;
 }

@@ -20,7 +20,7 @@ class FlagSet {
   // Stores what `parse`, a function of the same arguments, makes of the value.
   template <class Target, class Parse>
   static Set stored(Target& target, Parse parse) {
-    return [&target, parse](std::string_view flag, std::string_view value) -> Status {
+    return [&target, parse](auto flag, auto value) -> Status {
       HUNCH_TRY(target, parse(flag, value));
       return {};
     };
@@ -116,7 +116,7 @@ Status each_item(std::string_view list, Take take) {
   while (true) {
     const size_t comma = list.find(',');
     HUNCH_OK(take(list.substr(0, comma)));
-    if (comma == std::string_view::npos) return {};
+    if (comma == list.npos) return {};
     list.remove_prefix(comma + 1);
   }
 }

@@ -67,10 +67,7 @@ TEST(Flags, ReadsContextsInBothThousands) {
   EXPECT_FALSE(Parsed({"-c", "17000k"}).status.ok());
 }
 
-TEST(Flags, LetsTheLastOfARepeatedFlagWin) {
-  const Parsed p({"--top-k", "1", "--top-k", "2"});
-  EXPECT_EQ(p.sampling.top_k, 2);
-}
+TEST(Flags, LetsTheLastOfARepeatedFlagWin) { EXPECT_EQ(Parsed({"--top-k", "1", "--top-k", "2"}).sampling.top_k, 2); }
 
 void expect_refused(const std::vector<std::string>& arguments, const std::string& message) {
   const Parsed p(arguments);
@@ -163,25 +160,20 @@ TEST(Flags, TakesPenaltiesAndBiases) {
 
 TEST(Flags, WantsOneTypeForKeysAndValues) {
   const Parsed p({"-m", "x", "-ctk", "f16", "-ctv", "f32"});
-  const auto options = engine_options(p.model);
-  ASSERT_FALSE(options.ok());
-  EXPECT_EQ(options.error().message,
+  EXPECT_EQ(test::error_of(engine_options(p.model)),
       "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
 }
 
 TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
   for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
     const Parsed p({"-m", "x", "--kv-cache-dtype", given});
-    auto options = test::good(engine_options(p.model));
-    EXPECT_EQ(options.kv_dtype, meant);
+    EXPECT_EQ(test::good(engine_options(p.model)).kv_dtype, meant);
   }
 }
 
 TEST(Flags, WantsExactlyOnePrompt) {
   const auto message = [](std::vector<std::string> arguments) {
-    const Parsed p(std::move(arguments));
-    const auto text = prompt_text(p.prompt);
-    return text.ok() ? "" : text.error().message;
+    return test::error_of(prompt_text(Parsed(std::move(arguments)).prompt));
   };
   EXPECT_EQ(message({}), "no prompt: give the text with -p TEXT or a file with -f FILE (-f - reads the standard input)");
   EXPECT_EQ(message({"-p", "a", "-f", "b"}), "-p and -f exclude each other: the prompt comes from one of them");
@@ -201,7 +193,7 @@ TEST(Flags, HelpFitsAHundredColumns) {
     at = end + 1;
   }
   test::expect_part(help, "--speculative-config");
-  EXPECT_EQ(help.find("-ngl"), std::string::npos);
+  EXPECT_EQ(help.find("-ngl"), help.npos);
 }
 
 TEST(Nearest, CountsInsertionsDeletionsReplacementsAndSwaps) {

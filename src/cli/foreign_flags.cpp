@@ -1,7 +1,6 @@
 // llama.cpp's flags that mean nothing here, or nothing yet; declared in request_flags.h. A harmless one must not break a command
 // that people bring along, one that would change the text must not be swallowed.
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "cli/request_flags.h"
 
 namespace hunch {
@@ -12,10 +11,10 @@ constexpr const char* kOrder =
 
 // A penalty is welcome at the value that switches it off.
 void only_neutral(FlagSet& set, std::vector<std::string_view> names, double neutral) {
-  const auto check = [neutral](std::string_view flag, std::string_view text) -> Status {
+  const auto check = [neutral](auto flag, auto text) -> Status {
     HUNCH_TRY(const double value, parse_number(flag, text, {}));
     if (value == neutral) return {};
-    return usage_error(fmt::format("{}: not available yet; leave it out or at {}", flag, neutral));
+    return usage_error("{}: not available yet; leave it out or at {}", flag, neutral);
   };
   set.value(std::move(names), "X", "", check, 0);
 }

@@ -1,9 +1,7 @@
 // Loading and streaming. Escape codes are written where the colour changes, not around every token: logs stay readable.
 #include "cli/generating.h"
 
-#include <fmt/format.h>
-
-#include "checkpoint/drafter_file.h"
+#include "base/failure.h"
 #include "cli/interrupt.h"
 #include "engine/parts.h"
 
@@ -13,7 +11,7 @@ Result<std::unique_ptr<Engine>> load_engine(const EngineOptions& options, Progre
   auto engine = Engine::load(options);
   if (progress) progress->clear();  // before anybody prints the error
   if (!engine.ok() && is_learned_drafter(options.model))
-    return Error{fmt::format("{} drafts for another model: name that with -m, and this with --model-draft", options.model)};
+    return failure("{} drafts for another model: name that with -m, and this with --model-draft", options.model);
   if (!engine.ok()) return engine;
   if (const int64_t trained = (*engine)->parts().model->shape().context_len; options.context_len > trained)
     note(fmt::format(

@@ -2,9 +2,7 @@
 // bench.
 #pragma once
 
-#include "base/result.h"
 #include "cli/terminal.h"
-#include "hunch/hunch.h"
 #include "text/detokenizer.h"
 
 namespace hunch {

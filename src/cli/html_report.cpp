@@ -2,17 +2,14 @@
 // or of another type: whatever is not a number is not drawn.
 #include "cli/html_report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
 
+#include "base/failure.h"
 #include "cli/commands.h"
-#include "cli/flags.h"
 #include "cli/plots.h"
 #include "cli/request_flags.h"
-#include "cli/terminal.h"
 #include "engine/cost_table.h"
 
 namespace hunch {
@@ -200,9 +197,9 @@ Result<std::vector<ordered_json>> result_rows(std::string_view text, const std::
   const auto take = [&](ordered_json value, const std::string& where) -> Status {
     if (value.is_object() && value.contains("rows") && value["rows"].is_array()) value = ordered_json(value["rows"]);
     if (value.is_object()) return out.push_back(std::move(value)), Status();
-    if (!value.is_array()) return Error{fmt::format("{}: not a result row (a JSON object)", where)};
+    if (!value.is_array()) return failure("{}: not a result row (a JSON object)", where);
     for (ordered_json& row : value) {
-      if (!row.is_object()) return Error{fmt::format("{}: holds something that is no result row (a JSON object)", where)};
+      if (!row.is_object()) return failure("{}: holds something that is no result row (a JSON object)", where);
       out.push_back(std::move(row));
     }
     return {};
@@ -215,11 +212,11 @@ Result<std::vector<ordered_json>> result_rows(std::string_view text, const std::
   while (!text.empty()) {
     const size_t end = text.find('\n');
     const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
     ++number;
     if (line.find_first_not_of(" \t\r") == line.npos) continue;
     ordered_json value = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (value.is_discarded()) return Error{fmt::format("{}: line {} is not JSON", name, number)};
+    if (value.is_discarded()) return failure("{}: line {} is not JSON", name, number);
     HUNCH_OK(take(std::move(value), fmt::format("{}: line {}", name, number)));
   }
   return out;

@@ -44,8 +44,7 @@ TEST(HtmlReport, DrawsAPlotForEachKindOfRow) {
 
 TEST(HtmlReport, NeedsNothingFromElsewhere) {
   const auto page = html_report({{{"context", 512}, {"perplexity", 12.0}}}, "t");
-  for (const char* bad : {"<script", "http://", "https://", "@import", "url("})
-    EXPECT_EQ(page.find(bad), std::string::npos) << bad;
+  for (const char* bad : {"<script", "http://", "https://", "@import", "url("}) EXPECT_EQ(page.find(bad), page.npos) << bad;
   expect_part(page, "prefers-color-scheme:dark");
 }
 
@@ -53,8 +52,8 @@ TEST(HtmlReport, TextFromFilesStaysText) {
   const std::vector<ordered_json> rows{
       {{"drafter", "<script>alert(1)</script>"}, {"n_depth", 8}, {"speedup", 1.0}, {"engine_info", "a&b<c"}}};
   const auto page = html_report(rows, "<b>");
-  EXPECT_EQ(page.find("<script"), std::string::npos);
-  EXPECT_EQ(page.find("<b>"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), page.npos);
+  EXPECT_EQ(page.find("<b>"), page.npos);
   expect_part(page, "a&amp;b&lt;c");
 }
 

@@ -1,7 +1,4 @@
 // hunch info: what a model file says about itself, and what that costs in memory; and what a learned drafter is.
-#include <fmt/format.h>
-
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_file.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"
@@ -27,25 +24,15 @@ std::string_view rope_name(RopeScaling::Kind kind) {
 ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
   const ModelShape& s = checkpoint.shape();
   const ModelInfo info = describe(checkpoint);
-  ordered_json out;
-  out["path"] = path;
-  out["format"] = checkpoint.format();
-  out["architecture"] = s.family;
-  out["name"] = s.name;
-  out["file_bytes"] = info.file_bytes;
-  out["parameters"] = info.parameters;
-  out["weight_bytes"] = info.tensor_bytes;
-  out["weight_bytes_per_token"] = info.weight_bytes_per_token;
+  ordered_json out = {{"path", path}, {"format", checkpoint.format()}, {"architecture", s.family}, {"name", s.name},
+      {"file_bytes", info.file_bytes}, {"parameters", info.parameters}, {"weight_bytes", info.tensor_bytes},
+      {"weight_bytes_per_token", info.weight_bytes_per_token}};
   for (const EncodingShare& share : info.encodings)
     out["encodings"][std::string(dtype_info(share.dtype).name)] = {{"tensors", share.tensors}, {"bytes", share.bytes}};
-  out["vocab_size"] = s.vocab_size;
-  out["hidden"] = s.hidden;
-  out["ffn"] = s.has_dense_ffn() ? s.ffn : s.expert_ffn;
+  out.update({{"vocab_size", s.vocab_size}, {"hidden", s.hidden}, {"ffn", s.has_dense_ffn() ? s.ffn : s.expert_ffn}});
   if (s.num_experts > 0) {
-    out["experts"] = s.num_experts;
-    out["experts_per_token"] = s.experts_per_token;
-    out["expert_ffn"] = s.expert_ffn;
-    out["expert_layers"] = std::count(s.expert_layer.begin(), s.expert_layer.begin() + s.layers, 1);
+    out.update({{"experts", s.num_experts}, {"experts_per_token", s.experts_per_token}, {"expert_ffn", s.expert_ffn},
+        {"expert_layers", std::count(s.expert_layer.begin(), s.expert_layer.begin() + s.layers, 1)}});
     if (s.shared_ffn > 0) out["shared_ffn"] = s.shared_ffn;
   }
   if (s.nsa.used())
@@ -59,15 +46,9 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
         {"rope", s.latent.rope},
         {"value", s.latent.value},
     };
-  out["layers"] = s.layers;
-  out["heads"] = s.heads;
-  out["kv_heads"] = s.kv_heads;
-  out["head_dim"] = s.head_dim;
-  out["context_len"] = s.context_len;
-  out["sliding_window"] = s.sliding_window;
-  out["rope_theta"] = s.rope_theta;
-  out["rope_scaling"] = rope_name(s.rope_scaling.kind);
-  out["tied_head"] = s.tied_head;
+  out.update({{"layers", s.layers}, {"heads", s.heads}, {"kv_heads", s.kv_heads}, {"head_dim", s.head_dim},
+      {"context_len", s.context_len}, {"sliding_window", s.sliding_window}, {"rope_theta", s.rope_theta},
+      {"rope_scaling", rope_name(s.rope_scaling.kind)}, {"tied_head", s.tied_head}});
   for (DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3})
     out["kv_bytes_per_token"][std::string(dtype_info(type).name)] = kv_bytes_per_token(s, type);
   // Past this context a decode step reads more KV than weights: there speculation with sparse attention has something to save.
@@ -79,54 +60,39 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
 
 // From the JSON, so that both outputs say the same.
 std::string info_text(const ordered_json& j) {
-  std::string out;
-  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("{:<18}{}\n", name, value); };
+  NamedLines line{18};
   const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
-  line("model",
-      fmt::format("{} ({})", j["name"].get<std::string>().empty() ? "unnamed" : j["name"].get<std::string>(),
-          j["path"].get<std::string>()));
-  line("architecture",
-      fmt::format("{}, {} file{}", j["architecture"].get<std::string>(), j["format"].get<std::string>(),
-          whole("parameters") == 0 ? " without weights" : ""));
-  line("shape",
-      fmt::format("{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"), whole("ffn"),
-          whole("heads"), whole("kv_heads"), whole("head_dim")));
+  const auto word = [&](const char* key) { return j[key].get<std::string>(); };
+  line("model", "{} ({})", word("name").empty() ? "unnamed" : word("name"), word("path"));
+  line("architecture", "{}, {} file{}", word("architecture"), word("format"), whole("parameters") == 0 ? " without weights" : "");
+  line("shape", "{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"), whole("ffn"),
+      whole("heads"), whole("kv_heads"), whole("head_dim"));
   if (j.contains("experts"))
-    line("experts",
-        fmt::format("{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
-            whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"].get<double>())));
+    line("experts", "{} of width {} in {} layers, {} per token: {} of weights for each", whole("experts"), whole("expert_ffn"),
+        whole("expert_layers"), whole("experts_per_token"), bytes_text(j["weight_bytes_per_token"]));
   if (j.contains("latent")) {
     const auto of = [&](const char* key) { return j["latent"][key].get<int>(); };
-    line("latent attention",
-        fmt::format("rows of {} and {} rotated; heads of {} and {}, values of {}", of("kv_rank"), of("rope"), of("nope"),
-            of("rope"), of("value")));
+    line("latent attention", "rows of {} and {} rotated; heads of {} and {}, values of {}", of("kv_rank"), of("rope"), of("nope"),
+        of("rope"), of("value"));
   }
   if (j.contains("nsa")) {
     const auto of = [&](const char* key) { return j["nsa"][key].get<int>(); };
-    line("sparse attention",
-        fmt::format("variant {}: rows of {} tokens every {}, {} blocks of {}, window {}", j["nsa"]["variant"].get<std::string>(),
-            of("cmp_len"), of("cmp_stride"), of("sel_count"), of("sel_block"), of("window")));
+    line("sparse attention", "variant {}: rows of {} tokens every {}, {} blocks of {}, window {}",
+        j["nsa"]["variant"].get<std::string>(), of("cmp_len"), of("cmp_stride"), of("sel_count"), of("sel_block"), of("window"));
   }
-  line("vocabulary",
-      fmt::format("{} tokens{}", whole("vocab_size"), j["tied_head"].get<bool>() ? ", embedding and head tied" : ""));
-  line("context",
-      fmt::format("{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),
-          whole("sliding_window") > 0 ? fmt::format(" (window {})", whole("sliding_window")) : "", j["rope_theta"].get<double>(),
-          j["rope_scaling"].get<std::string>()));
-  line("weights",
-      fmt::format("{} ({:.1f} M parameters)", bytes_text(j["weight_bytes"].get<double>()), j["parameters"].get<double>() / 1e6));
-  if (j.contains("encodings")) {
-    for (const auto& [name, of] : j["encodings"].items())
-      line("", fmt::format("{:<6}{:>5} tensors {:>10}", name, of["tensors"].get<int>(), bytes_text(of["bytes"].get<double>())));
-  }
+  line("vocabulary", "{} tokens{}", whole("vocab_size"), j["tied_head"] ? ", embedding and head tied" : "");
+  line("context", "{} tokens{}, rope theta {:g}, scaling {}", whole("context_len"),
+      whole("sliding_window") > 0 ? fmt::format(" (window {})", whole("sliding_window")) : "", j["rope_theta"].get<double>(),
+      word("rope_scaling"));
+  line.weights(j, 6);
   const auto kv = [&](const char* type) { return j["kv_bytes_per_token"][type].get<double>(); };
-  line("KV of one token",
-      fmt::format("{} bytes as bf16 or f16, {} as q8_0, {} as fp8, {} as f32", kv("bf16"), kv("q8_0"), kv("fp8"), kv("f32")));
+  line("KV of one token", "{} bytes as bf16 or f16, {} as q8_0, {} as fp8, {} as f32", kv("bf16"), kv("q8_0"), kv("fp8"),
+      kv("f32"));
   if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
-    line("KV = weights", fmt::format("at {} tokens of context (bf16)", whole("context_where_kv_equals_weights")));
-  if (j.contains("note")) line("note", j["note"].get<std::string>());
-  line("chat template", j["chat_template"].get<bool>() ? "yes" : "no");
-  return out;
+    line("KV = weights", "at {} tokens of context (bf16)", whole("context_where_kv_equals_weights"));
+  if (j.contains("note")) line("note", j["note"]);
+  line("chat template", j["chat_template"] ? "yes" : "no");
+  return line.text;
 }
 
 }

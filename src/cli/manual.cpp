@@ -1,11 +1,11 @@
 // hunch completion and hunch man. Both ask the commands themselves, so that neither can fall behind the flags.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <sstream>
 
+#include "base/failure.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/terminal.h"
@@ -89,7 +89,7 @@ Result<int> completion_command(Arguments arguments) {
   if (const auto ended = parsed(set, arguments)) return *ended;
   for (const Shell& shell : kShells)
     if (shell.name == *name) return print_and_exit_code(shell.script);
-  return usage_error(fmt::format("no completion for {}: there is bash, zsh and fish", *name));
+  return usage_error("no completion for {}: there is bash, zsh and fish", *name);
 }
 
 Result<int> man_command(Arguments arguments) {

@@ -44,7 +44,7 @@ std::string legend(const std::vector<std::string>& names, double top, double& he
   std::string out;
   double x = kLeft, y = top;
   for (size_t i = 0; i < names.size(); ++i) {
-    const double width = 26 + 6.6 * double(names[i].size());
+    const double width = 26 + 6.6 * names[i].size();
     if (x > kLeft && x + width > kWidth) x = kLeft, y += kLegendRow;
     out +=
         fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"var(--c{})\"/>\n", x, y - 9, i % kColours);

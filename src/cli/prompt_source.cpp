@@ -1,14 +1,12 @@
 // Where models and prompts come from: paths, files, the standard input; declared in request_flags.h.
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 
+#include "base/failure.h"
 #include "cli/chat_form.h"
-#include "cli/request_flags.h"
-#include "text/chat.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -24,16 +22,15 @@ Result<std::string> read_stream(std::FILE* stream, const std::string& name) {
   while ((n = std::fread(block, 1, sizeof block, stream)) > 0) {
     text.append(block, n);
     if (text.size() > kMaxTextBytes)  // also ends endless files such as /dev/zero
-      return Error{fmt::format("{}: longer than {} MiB of text", name, kMaxTextBytes >> 20)};
+      return failure("{}: longer than {} MiB of text", name, kMaxTextBytes >> 20);
   }
-  if (std::ferror(stream)) return Error{fmt::format("{}: cannot be read: {}", name, std::strerror(errno))};
+  if (std::ferror(stream)) return failure("{}: cannot be read: {}", name, std::strerror(errno));
   return text;
 }
 
 Status check_utf8(const std::string& text, const std::string& name) {
   if (const auto at = first_invalid_utf8(text))
-    return Error{fmt::format("{}: not UTF-8 text: byte {} (0x{:02x}) begins no character", name, *at,
-        unsigned(static_cast<unsigned char>(text[*at])))};
+    return failure("{}: not UTF-8 text: byte {} (0x{:02x}) begins no character", name, *at, unsigned(uint8_t(text[*at])));
   return {};
 }
 
@@ -49,11 +46,9 @@ Result<std::string> model_path(const std::optional<std::string>& given) {
   const auto root = program.parent_path().parent_path().parent_path();  // ROOT/build/release/hunch
   const auto shipped = root / kShipped;
   if (!program.empty() && std::filesystem::exists(shipped, ignored)) return shipped.string();
-  return Error{
-      fmt::format("no model: name one with -m (a Hugging Face folder or a GGUF file) or in HUNCH_MODEL; the shipped one is "
-                  "not at {}",
-          shipped.string()),
-      Error::Kind::Usage};
+  return usage_error(
+      "no model: name one with -m (a Hugging Face folder or a GGUF file) or in HUNCH_MODEL; the shipped one is not at {}",
+      shipped.string());
 }
 
 Result<std::string> read_text_file(const std::string& path) {
@@ -63,7 +58,7 @@ Result<std::string> read_text_file(const std::string& path) {
     return text;
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) return Error{fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+  if (!file) return failure("{}: cannot be opened: {}", path, std::strerror(errno));
   HUNCH_TRY(std::string text, read_stream(file.get(), path));
   HUNCH_OK(check_utf8(text, path));
   return text;
@@ -77,7 +72,7 @@ Result<Tokens> read_tokens(const Engine& engine, const std::string& path) {
 Status keeps(const std::optional<std::string>& read, const std::optional<std::string>& written) {
   std::error_code none;
   if (!read || !written || !std::filesystem::equivalent(*read, *written, none)) return {};
-  return usage_error(fmt::format("{}: the output would overwrite the input; name another file", *written));
+  return usage_error("{}: the output would overwrite the input; name another file", *written);
 }
 
 Result<std::string> prompt_text(const PromptFlags& flags) {
@@ -91,7 +86,7 @@ Result<std::string> prompt_text(const PromptFlags& flags) {
     return *flags.text;
   }
   HUNCH_TRY(std::string text, read_text_file(*flags.file));
-  if (text.empty()) return Error{fmt::format("{}: the prompt is empty", *flags.file == "-" ? "standard input" : *flags.file)};
+  if (text.empty()) return failure("{}: the prompt is empty", *flags.file == "-" ? "standard input" : *flags.file);
   return text;
 }
 

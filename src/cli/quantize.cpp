@@ -1,13 +1,11 @@
 // hunch quantize: any model that opens to one GGUF file in another encoding.
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/drafter_file.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/report.h"
-#include "cli/terminal.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -16,7 +14,7 @@ namespace {
 Result<DType> output_type(const std::optional<std::string>& given) {
   if (!given) return usage_error("--type is missing: q8_0 (nearly as good as the original), q4_0, q4_k, or f16, bf16, f32");
   std::string name;
-  for (char c : *given) name += char(std::tolower(static_cast<unsigned char>(c)));  // llama.cpp writes Q8_0
+  for (char c : *given) name += char(std::tolower(uint8_t(c)));  // llama.cpp writes Q8_0
   static constexpr std::string_view kTypes[] = {"q8_0", "q4_0", "q4_k", "f16", "bf16", "f32"};
   HUNCH_TRY(const std::string type, parse_choice("--type", name, kTypes));
   return *dtype_named(type);
@@ -34,8 +32,8 @@ int quantize(const std::string& in, const std::string& out, DType type, const st
     return interrupts.stopped() ? interrupts.exit_code() : code;
   }
   for (const std::string& remark : report.value().notes) note(remark);
-  tell(fmt::format("{}: {} of weights became a file of {}\n", out, bytes_text(double(report.value().bytes_in)),
-      bytes_text(double(report.value().bytes_out))));
+  tell(fmt::format(
+      "{}: {} of weights became a file of {}\n", out, bytes_text(report.value().bytes_in), bytes_text(report.value().bytes_out)));
   return 0;
 }
 
@@ -53,10 +51,10 @@ Result<int> quantize_command(Arguments arguments) {
   set.choice({"--method"}, "NAME", "what drafter IN is, where its config.json does not say: medusa, eagle, eagle3 or mtp",
       {"medusa", "eagle", "eagle3", "mtp"}, method);
   if (const auto ended = parsed(set, arguments)) return *ended;
-  if (type && flag && type != flag) return usage_error(fmt::format("{} and --type {} do not agree", excerpt(*type), *flag));
+  if (type && flag && type != flag) return usage_error("{} and --type {} do not agree", excerpt(*type), *flag);
   HUNCH_TRY(const auto dtype, output_type(flag ? flag : type));
   if (!out->ends_with(".gguf"))
-    return usage_error(fmt::format("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out)));
+    return usage_error("{}: the output is a GGUF file: give it a name that ends in .gguf", excerpt(*out));
   return quantize(*in, *out, dtype, method.value_or(""));
 }
 

@@ -1,8 +1,6 @@
 // Figures come from Generation; this file only arranges them, so that the text and the JSON of a run always agree.
 #include "cli/report.h"
 
-#include <fmt/format.h>
-
 #include "api/answer_json.h"
 #include "backend/ops/kv.h"
 #include "engine/approximation.h"
@@ -14,6 +12,13 @@ using nlohmann::ordered_json;
 
 std::string share_text(double part, double whole) { return whole > 0 ? fmt::format("{:.0f} %", 100 * part / whole) : "-"; }
 
+}
+
+void NamedLines::weights(const nlohmann::ordered_json& json, int encoding_width) {
+  (*this)("weights", "{} ({:.1f} M parameters)", bytes_text(json["weight_bytes"]), json["parameters"].get<double>() / 1e6);
+  if (!json.contains("encodings")) return;
+  for (const auto& [name, of] : json["encodings"].items())
+    (*this)("", "{:<{}}{:>5} tensors {:>10}", name, encoding_width, of["tensors"].get<int>(), bytes_text(of["bytes"]));
 }
 
 std::string bytes_text(double bytes) {
@@ -35,19 +40,14 @@ double Report::plain_kv_bytes_per_token() const {
   if (steps < 1) return 0;
   double pages = 0;
   for (int64_t i = 1; i <= steps; ++i) pages += double((generation.prompt_tokens + i + kPageLen - 1) / kPageLen);
-  return kv_bytes_per_entry * kPageLen * pages / double(steps);
+  return kv_bytes_per_entry * kPageLen * pages / steps;
 }
 
 ordered_json report_json(const Report& report) {
   const Generation& g = report.generation;
-  ordered_json out;
-  out["text"] = report.text;
-  out["tokens"] = g.tokens;
-  out["prompt_tokens"] = g.prompt_tokens;
-  out["decode_tokens_per_second"] = g.tokens_per_second();
-  out["mean_acceptance_length"] = g.mean_acceptance_length();
-  out["acceptance_by_position"] = g.acceptance_by_position();
-  out["kv_bytes_read_per_token"] = g.kv_bytes_per_token();
+  ordered_json out = {{"text", report.text}, {"tokens", g.tokens}, {"prompt_tokens", g.prompt_tokens},
+      {"decode_tokens_per_second", g.tokens_per_second()}, {"mean_acceptance_length", g.mean_acceptance_length()},
+      {"acceptance_by_position", g.acceptance_by_position()}, {"kv_bytes_read_per_token", g.kv_bytes_per_token()}};
   if (g.experts_read > 0) out["experts_read_per_step"] = g.experts_per_step();
   if (!g.warning.empty()) out["warning"] = g.warning;
   out["lossless"] = g.lossless;
@@ -55,21 +55,13 @@ ordered_json report_json(const Report& report) {
   if (g.thinned.any()) out["thinned_drafts"] = approximation_json(g.thinned);
   out["milliseconds"] = {{"load", g.milliseconds.load}, {"prefill", g.milliseconds.prefill}, {"draft", g.milliseconds.draft},
       {"verify", g.milliseconds.verify}, {"select", g.milliseconds.select}, {"decode", g.milliseconds.first_to_last_token}};
-  out["finish_reason"] = finish_name(g.finish);
-  out["model"] = report.model;
-  out["seed"] = g.seed;
-  out["proposer"] = g.proposer;
-  out["policy"] = g.policy;
-  out["rule"] = g.rule;
+  out.update({{"finish_reason", finish_name(g.finish)}, {"model", report.model}, {"seed", g.seed}, {"proposer", g.proposer},
+      {"policy", g.policy}, {"rule", g.rule}});
   if (g.ratio > 0) out["ratio"] = g.ratio;
   out["gamma"] = g.gamma;
   if (g.proposer == "profile") out["strategy_changes"] = g.strategy_changes;
-  out["rounds"] = g.rounds;
-  out["draft_passes"] = g.draft_passes;
-  out["drafted"] = g.drafted;
-  out["accepted"] = g.accepted;
-  out["drafted_by_position"] = g.drafted_by_position;
-  out["accepted_by_position"] = g.accepted_by_position;
+  out.update({{"rounds", g.rounds}, {"draft_passes", g.draft_passes}, {"drafted", g.drafted}, {"accepted", g.accepted},
+      {"drafted_by_position", g.drafted_by_position}, {"accepted_by_position", g.accepted_by_position}});
   if (report.kv_bytes_per_entry > 0) out["kv_bytes_per_token_plain"] = report.plain_kv_bytes_per_token();
   return out;
 }
@@ -86,33 +78,31 @@ std::string report_text(const Report& report, const Paint& paint) {
   const Generation& g = report.generation;
   const Timings& ms = g.milliseconds;
   const bool speculated = g.rounds > 0;
-  std::string out = paint.bold("statistics") + "\n";
-  const auto line = [&](std::string_view name, const std::string& value) { out += fmt::format("  {:<24}{}\n", name, value); };
-  line("tokens", fmt::format("{} behind a prompt of {} ({})", g.tokens.size(), g.prompt_tokens, finish_name(g.finish)));
-  line("speed", fmt::format("{:.1f} tokens/s", g.tokens_per_second()));
-  line("load, prefill", fmt::format("{:.0f} ms, {:.0f} ms", ms.load, ms.prefill));
+  NamedLines line{24, paint.bold("statistics") + "\n", "  "};
+  line("tokens", "{} behind a prompt of {} ({})", g.tokens.size(), g.prompt_tokens, finish_name(g.finish));
+  line("speed", "{:.1f} tokens/s", g.tokens_per_second());
+  line("load, prefill", "{:.0f} ms, {:.0f} ms", ms.load, ms.prefill);
   if (speculated) {
     const double whole = ms.first_to_last_token, other = std::max(0.0, whole - ms.draft - ms.verify - ms.select);
-    line("time",
-        fmt::format("draft {}, verify {}, select {}, other {}", share_text(ms.draft, whole), share_text(ms.verify, whole),
-            share_text(ms.select, whole), share_text(other, whole)));
-    line("mean acceptance length",
-        fmt::format("{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds, g.gamma));
-    line("drafter, rule", fmt::format("{}{}, {}", g.proposer, g.policy.empty() ? "" : " with " + g.policy, g.rule));
+    line("time", "draft {}, verify {}, select {}, other {}", share_text(ms.draft, whole), share_text(ms.verify, whole),
+        share_text(ms.select, whole), share_text(other, whole));
+    line("mean acceptance length", "{:.2f} tokens a round, {} rounds of {} guesses", g.mean_acceptance_length(), g.rounds,
+        g.gamma);
+    line("drafter, rule", "{}{}, {}", g.proposer, g.policy.empty() ? "" : " with " + g.policy, g.rule);
   }
   const double plain = report.plain_kv_bytes_per_token();
   line("KV read per token",
       plain > 0 ? fmt::format("{} (plain decoding: {})", bytes_text(g.kv_bytes_per_token()), bytes_text(plain))
                 : bytes_text(g.kv_bytes_per_token()));
-  if (g.experts_read > 0) line("experts read per step", fmt::format("{:.1f}, over all layers", g.experts_per_step()));
+  if (g.experts_read > 0) line("experts read per step", "{:.1f}, over all layers", g.experts_per_step());
   line("lossless", g.lossless ? lossless_text(g) : paint.red(lossless_text(g)));
-  line("seed", fmt::format("{}", g.seed));
+  line("seed", std::to_string(g.seed));
   if (speculated) {
-    out += "  acceptance by position\n" + acceptance_picture(g.acceptance_by_position(), paint);
-    out += fmt::format("draft acceptance rate = {:.5f} ({:>5} accepted / {:>5} generated)\n",
-        g.drafted > 0 ? double(g.accepted) / double(g.drafted) : 0.0, g.accepted, g.drafted);
+    line.text += "  acceptance by position\n" + acceptance_picture(g.acceptance_by_position(), paint);
+    line.text += fmt::format("draft acceptance rate = {:.5f} ({:>5} accepted / {:>5} generated)\n",
+        g.drafted > 0 ? double(g.accepted) / g.drafted : 0.0, g.accepted, g.drafted);
   }
-  return out;
+  return line.text;
 }
 
 }

@@ -23,10 +23,10 @@ Generation speculated() {
 TEST(Report, JsonIsOneLineWithEveryPromisedField) {
   const auto g = speculated();
   const std::string line = json_line(report_json({g, "two\nlines", "wren", 10}));
-  EXPECT_EQ(line.find('\n'), std::string::npos);
+  EXPECT_EQ(line.find('\n'), line.npos);
   const auto j = nlohmann::json::parse(line);
   EXPECT_EQ(j["text"], "two\nlines");
-  EXPECT_EQ(j["tokens"], (std::vector<int>{5, 6, 7, 8}));
+  EXPECT_EQ(j["tokens"], (Ints{5, 6, 7, 8}));
   EXPECT_EQ(j["prompt_tokens"], 100);
   EXPECT_EQ(j["decode_tokens_per_second"], 100.0);
   EXPECT_EQ(j["mean_acceptance_length"], 2.0);
@@ -59,7 +59,7 @@ TEST(Report, TextHoldsTheLineThatPeopleGrep) {
   expect_part(text, "draft acceptance rate = 0.50000 (    2 accepted /     4 generated)");
   expect_part(text, "draft 20 %, verify 50 %, select 10 %, other 20 %");
   expect_part(text, "1.0 kB (plain decoding: 1.3 kB)");  // 10 bytes x 2 pages of 64
-  EXPECT_EQ(text.find('\033'), std::string::npos);
+  EXPECT_EQ(text.find('\033'), text.npos);
 }
 
 TEST(Report, SaysLossyOutLoud) {

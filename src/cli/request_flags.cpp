@@ -2,11 +2,10 @@
 // error.
 #include "cli/request_flags.h"
 
-#include <fmt/format.h>
-
 #include <charconv>
 
 #include "backend/backend.h"
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -21,8 +20,7 @@ Result<std::string> parse_kv_dtype(std::string_view flag, std::string_view text)
   if (text == "float32") text = "f32";
   if (text == "fp8_e4m3") text = "fp8";
   for (std::string_view other : {"q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "fp8_e5m2"})
-    if (text == other)
-      return usage_error(fmt::format("{}: {} is not available yet; there are f32, f16, bf16, q8_0, fp8", flag, text));
+    if (text == other) return usage_error("{}: {} is not available yet; there are f32, f16, bf16, q8_0, fp8", flag, text);
   static constexpr std::string_view kTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
   return parse_choice(flag, text, kTypes);
 }
@@ -45,8 +43,7 @@ Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_vi
   uint64_t seed = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
   if (error != std::errc() || end != text.data() + text.size())
-    return usage_error(
-        fmt::format("{} needs -1 (random) or a whole number in 0..18446744073709551615, not {}", flag, excerpt(text)));
+    return usage_error("{} needs -1 (random) or a whole number in 0..18446744073709551615, not {}", flag, excerpt(text));
   return std::optional<uint64_t>(seed);
 }
 
@@ -73,7 +70,7 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
   set.value(
       {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16, bf16, q8_0 or fp8 (default: the device's)",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
+      [&flags](auto flag, auto v) -> Status {
         flags.key_dtype.reset();  // vLLM's auto: the device's
         if (v != "auto") { HUNCH_TRY(flags.key_dtype, parse_kv_dtype(flag, v)); }
         flags.value_dtype = flags.key_dtype;
@@ -84,11 +81,11 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       FlagSet::stored(flags.key_dtype, parse_kv_dtype));
   set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", FlagSet::stored(flags.value_dtype, parse_kv_dtype));
   set.value({"--device"}, "NAME", "cpu (default), cuda (where built), reference (plain loops, slow)",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
+      [&flags](auto flag, auto v) -> Status {
         std::vector<std::string_view> devices;
         for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
         if (v == "cuda" && !Register<Backend>::find(v))
-          return usage_error(fmt::format("{} cuda: this program has no CUDA backend; scripts/build cuda makes one", flag));
+          return usage_error("{} cuda: this program has no CUDA backend; scripts/build cuda makes one", flag);
         HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
         return {};
       });
@@ -110,14 +107,14 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.group("Sampling (defaults of hunch run: the model's own, else llama.cpp's)");
   set.value(
       {"-n", "--predict", "--n-predict", "--max-tokens"}, "N", "tokens to write at most; -1: until the context is full (default)",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
-        HUNCH_TRY(flags.max_tokens, parse_whole(flag, v, {-1, double(1LL << 40)}));
-        if (flags.max_tokens == 0) return usage_error(fmt::format("{} must be -1 (no limit) or at least 1, not \"0\"", flag));
+      [&flags](auto flag, auto v) -> Status {
+        HUNCH_TRY(flags.max_tokens, parse_whole(flag, v, {-1, 0x1p40}));
+        if (flags.max_tokens == 0) return usage_error("{} must be -1 (no limit) or at least 1, not \"0\"", flag);
         return {};
       },
       3);
   set.number({"--temp", "--temperature"}, "temperature; 0: always the likeliest token", {0, kUnbounded}, flags.temperature);
-  set.whole({"--top-k"}, "keep the K likeliest tokens; 0: all", {0, double(1 << 30)}, flags.top_k);
+  set.whole({"--top-k"}, "keep the K likeliest tokens; 0: all", {0, 0x1p30}, flags.top_k);
   set.number(
       {"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true}, flags.top_p);
   set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
@@ -127,9 +124,9 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.number({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
   set.number({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
+      [&flags](auto flag, auto v) -> Status {
         const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
-        HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, double(1 << 30)}));
+        HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, 0x1p30}));
         // llama.cpp's "15043-inf" bans.
         const std::string_view bias = v.substr(sign + (v.substr(sign).starts_with('+') ? 1 : 0));
         HUNCH_TRY(const double b, bias == "-inf" ? Result<double>(-100.0) : parse_number(flag, bias, {-100, 100}));
@@ -167,15 +164,13 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
     HUNCH_TRY(options.model, model_path(flags.model));
   }
   if (flags.key_dtype != flags.value_dtype) {  // one given alone would leave the other to a default that may differ
-    return usage_error(
-        fmt::format("keys and values of the KV cache have one type here: -ctk {} -ctv {} do not agree; use --kv-type",
-            flags.key_dtype.value_or("(none)"), flags.value_dtype.value_or("(none)")));
+    return usage_error("keys and values of the KV cache have one type here: -ctk {} -ctv {} do not agree; use --kv-type",
+        flags.key_dtype.value_or("(none)"), flags.value_dtype.value_or("(none)"));
   }
   options.kv_dtype = flags.key_dtype.value_or("");
   options.device = flags.device;
   options.isa = flags.isa;
-  if (!flags.isa.empty() && flags.device != "cpu")
-    return usage_error(fmt::format("--isa is for --device cpu, not {}", flags.device));
+  if (!flags.isa.empty() && flags.device != "cpu") return usage_error("--isa is for --device cpu, not {}", flags.device);
   options.threads = int(flags.threads.value_or(0));
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;

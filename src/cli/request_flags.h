@@ -2,11 +2,8 @@
 // prompt source, sampling, speculation, output. Names and defaults follow llama.cpp where it has one.
 #pragma once
 
-#include "base/result.h"
-#include "cli/flags.h"
 #include "cli/speculation_flags.h"
 #include "cli/terminal.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 

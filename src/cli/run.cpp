@@ -1,6 +1,4 @@
 // hunch run: continue a text (or answer it with --chat), streaming to stdout.
-#include <fmt/format.h>
-
 #include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/interrupt.h"
@@ -40,10 +38,7 @@ Result<int> conclude(
   } else if (stdout_is_terminal() && written) {
     written = write_stdout("\n");
   }
-  if (!written) {
-    const Status status = output_error();
-    if (!status.ok()) return status.error();
-  }
+  if (!written) { HUNCH_OK(output_error()); }
   if (!generation.warning.empty()) complain(generation.warning);
   if (!generation.lossless) complain(lossless_text(generation) + "; plain decoding may say something else");
   if (flags.output.stats || interrupted_code != 0)

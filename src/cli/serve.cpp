@@ -1,15 +1,14 @@
 // hunch serve: models over HTTP. Loads them while the server already answers that it is not ready; everything else is in
 // src/server.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "api/chat_prompts.h"
+#include "base/failure.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
-#include "cli/request_flags.h"
 #include "cli/serve_flags.h"
 #include "cli/serving_flags.h"
 #include "cli/setting_sources.h"
@@ -57,7 +56,7 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
     std::vector<std::vector<std::string>> before;
     for (auto* list : lists) before.push_back(std::exchange(*list, {}));
     if (const Status parsed = set.parse(source); !parsed.ok() && source.data() != arguments.data())
-      return usage_error(fmt::format("{}: {}", source.data() == file.data() ? *path : "the environment", parsed.error().message));
+      return usage_error("{}: {}", source.data() == file.data() ? *path : "the environment", parsed.error().message);
     else HUNCH_OK(parsed);
     for (size_t i = 0; i < std::size(lists); ++i)
       if (lists[i]->empty()) *lists[i] = std::move(before[i]);
@@ -101,7 +100,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.engine = engine.get();
   model.created = int64_t(std::time(nullptr));
   model.defaults = request_of(flags.sampling, speculation);
-  if (auto plan = plan_on(engine->parts(), model.defaults); !plan.ok()) return plan.error();
+  HUNCH_OK(plan_on(engine->parts(), model.defaults));
   model.fingerprint = "hunch-" + std::string(build_commit());
   model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
   HUNCH_TRY(model.chat_template, template_of(flags.serve.chat_template));
@@ -132,7 +131,7 @@ Result<int> serve(AllFlags& flags, const FlagSet& set) {
   }
   const size_t models = flags.model.models.size(), names = flags.serve.names.size();
   if (models > 1 && names != 0 && names != models)
-    return usage_error(fmt::format("--served-model-name: {} names for {} models; give one for each", names, models));
+    return usage_error("--served-model-name: {} names for {} models; give one for each", names, models);
   for (const std::string& remark : notes) note(remark);
   note_ignored(set);
 

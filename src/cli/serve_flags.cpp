@@ -1,8 +1,8 @@
 #include "cli/serve_flags.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -16,7 +16,7 @@ FlagSet::Set list_into(std::vector<std::string>& target) {
         if (entry.is_string()) target.push_back(entry.get<std::string>());
       return {};
     }
-    return each_item(text, [&](std::string_view item) {
+    return each_item(text, [&](auto item) {
       if (!item.empty()) target.emplace_back(item);
       return Status();
     });
@@ -27,7 +27,7 @@ void add_limit(FlagSet& set, const Limit& limit, ServerLimits& values) {
   std::vector<std::string_view> names{limit.flag};
   names.insert(names.end(), limit.aliases.begin(), limit.aliases.end());
   const double now = std::visit([&](auto member) { return double(values.*member); }, limit.member);
-  const auto store = [&limit, &values](std::string_view flag, std::string_view text) -> Status {
+  const auto store = [&limit, &values](auto flag, auto text) -> Status {
     HUNCH_TRY(const double value, parse_number(flag, text, {limit.least, limit.most}));
     std::visit([&](auto member) { values.*member = std::remove_reference_t<decltype(values.*member)>(value); }, limit.member);
     return {};
@@ -46,7 +46,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.whole({"--port"}, "port (default: 8000); 0: any free one", {0, 65535}, flags.port);
   set.value({"--served-model-name", "-a", "--alias"}, "NAME",
       "name of the model in requests (repeat: further names; with several models: one each)", list_into(flags.names));
-  const auto keys_into = [&keys = server.api_keys](std::string_view flag, std::string_view text) -> Status {
+  const auto keys_into = [&keys = server.api_keys](auto flag, auto text) -> Status {
     const size_t before = keys.size();
     HUNCH_OK(list_into(keys)(flag, text));
     if (keys.size() == before) return usage_error("--api-key: a key must not be empty");  // all could come in
@@ -71,7 +71,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.toggle({"--log-jsonl", "--log-json"}, "log JSON lines", server.log_json);
   set.value(
       {"--log-level", "--uvicorn-log-level"}, "LEVEL", "debug, info (default), warning or error",
-      [&server](std::string_view flag, std::string_view text) -> Status {
+      [&server](auto flag, auto text) -> Status {
         static constexpr std::string_view kLevels[] = {"debug", "info", "warning", "error"};
         HUNCH_TRY(const std::string level, parse_choice(flag, text, kLevels));
         server.log_level = int(std::ranges::find(kLevels, level) - kLevels);
@@ -82,7 +82,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.group("Answers");
   set.toggle({"--enable-force-include-usage"}, "every stream ends with its usage", server.api.force_usage);
   set.value({"--per-request-spec-decode-metrics"}, "WHAT", "speculation in answers: none, summary (default) or detailed",
-      [&server](std::string_view flag, std::string_view text) -> Status {
+      [&server](auto flag, auto text) -> Status {
         using Wish = ApiLimits::SpeculationMetrics;
         static constexpr std::string_view kWishes[] = {"none", "summary", "detailed"};
         HUNCH_TRY(const std::string wish, parse_choice(flag, text, kWishes));
@@ -117,9 +117,9 @@ void add_foreign_server_flags(FlagSet& set) {
   const auto only_one = [&set](std::vector<std::string_view> names) {
     set.value(
         std::move(names), "N", "",
-        [](std::string_view flag, std::string_view text) -> Status {
+        [](auto flag, auto text) -> Status {
           if (text == "1") return {};
-          return usage_error(fmt::format("{}: one device runs a model here; leave it out or at 1", flag));
+          return usage_error("{}: one device runs a model here; leave it out or at 1", flag);
         },
         0);
   };

@@ -3,9 +3,7 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "cli/flags.h"
 #include "cli/request_flags.h"
 #include "server/options.h"
 

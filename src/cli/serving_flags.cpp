@@ -11,7 +11,7 @@ void add_serving_flags(FlagSet& set, ServingFlags& flags) {
   set.value(
       {"--max-num-seqs", "-np", "--parallel"}, "N",
       "requests that run at once, 1..4096 (default, and -1: 16, on a GPU 256); more wait",
-      [&flags](std::string_view flag, std::string_view v) -> Status {
+      [&flags](auto flag, auto v) -> Status {
         flags.max_num_seqs.reset();
         if (v != "-1") { HUNCH_TRY(flags.max_num_seqs, parse_whole(flag, v, {1, 4096})); }
         return {};

@@ -1,13 +1,12 @@
 #include "cli/setting_sources.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -98,10 +97,10 @@ Result<Json> parse_yaml(std::string_view text, const std::string& path) {
     }
     const size_t colon = content.find(':');
     if (colon == content.npos || line[0] == ' ' || line[0] == '\t')
-      return usage_error(fmt::format(
-          "{}: line {} is neither `key: value` nor `- value` of a list; objects go on one line as JSON", path, number));
+      return usage_error(
+          "{}: line {} is neither `key: value` nor `- value` of a list; objects go on one line as JSON", path, number);
     key = trimmed(std::string_view(content).substr(0, colon));
-    if (out.contains(key)) return usage_error(fmt::format("{}: line {}: {} stands there twice", path, number, excerpt(key)));
+    if (out.contains(key)) return usage_error("{}: line {}: {} stands there twice", path, number, excerpt(key));
     out[key] = yaml_scalar(trimmed(std::string_view(content).substr(colon + 1)));
   }
   return out;
@@ -116,7 +115,7 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != text.npos && text[first] == '{') {
     config = Json::parse(text, nullptr, false);
-    if (!config.is_object()) return usage_error(fmt::format("{}: this is not a JSON object", path));
+    if (!config.is_object()) return usage_error("{}: this is not a JSON object", path);
   } else {
     HUNCH_TRY(config, parse_yaml(text, path));
   }
@@ -125,19 +124,19 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
     const std::string flag = flag_of(key);
     if (!set.arity(flag)) {
       const std::vector<std::string_view> known = set.known_names();
-      return usage_error(fmt::format("{}: there is no setting {}{}", path, excerpt(key), did_you_mean(flag, known)));
+      return usage_error("{}: there is no setting {}{}", path, excerpt(key), did_you_mean(flag, known));
     }
     const Json values = value.is_array() ? value : Json::array({value});
     for (const Json& one : values)
       if (!add(set, flag, as_text(one), out))
-        return usage_error(fmt::format("{}: {} is a switch: true or false, not {}", path, excerpt(key), excerpt(as_text(one))));
+        return usage_error("{}: {} is a switch: true or false, not {}", path, excerpt(key), excerpt(as_text(one)));
   }
   return out;
 }
 
 Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error(fmt::format("--config: cannot be read: {}", path));
+  if (!file) return usage_error("--config: cannot be read: {}", path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   return config_text_arguments(set, text, path);
 }

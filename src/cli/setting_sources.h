@@ -2,7 +2,6 @@
 // flags. Used by hunch serve, which reads them in order of precedence: file, environment, command line.
 #pragma once
 
-#include "base/result.h"
 #include "cli/flags.h"
 
 namespace hunch {

@@ -1,6 +1,6 @@
 #include "cli/speculation_flags.h"
 
-#include <fmt/format.h>
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -17,8 +17,8 @@ std::string_view sglang_method(std::string_view text) {
 }
 
 FlagSet::Set append_path(std::vector<std::string>& paths) {
-  return [&paths](std::string_view flag, std::string_view path) -> Status {
-    if (path.empty()) return usage_error(fmt::format("{} needs the path of a folder or file", flag));
+  return [&paths](auto flag, auto path) -> Status {
+    if (path.empty()) return usage_error("{} needs the path of a folder or file", flag);
     paths.emplace_back(path);
     return {};
   };
@@ -35,7 +35,7 @@ void add_speculation_flags(FlagSet& set, SpeculationFlags& flags) {
           names.end(), {"--draft-max", "--draft-n", "--spec-draft-n-max", "--num-speculative-tokens", "--speculative-num-steps"});
     if (setting.flag == "--spec") names.insert(names.end(), {"--spec-type", "--speculative-algorithm"});
     if (setting.flag == "--tree-top-k") names.push_back("--speculative-eagle-topk");
-    auto store = [&flags, &setting, i](std::string_view flag, std::string_view value) -> Status {
+    auto store = [&flags, &setting, i](auto flag, auto value) -> Status {
       HUNCH_TRY(flags.flags[i], parse_setting(setting, flag, sglang_method(value)));
       return {};
     };

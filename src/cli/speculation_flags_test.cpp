@@ -10,6 +10,8 @@ namespace {
 
 using namespace test;
 
+using Notes = std::vector<std::string>;
+
 Outcome config(const std::string& json) { return resolve({"--speculative-config", json}); }
 
 // What a configuration is told, behind the name of its flag.
@@ -22,11 +24,8 @@ std::string refused(const std::string& json) {
 TEST(SpeculationFlags, LeavesDefaultsAlone) {
   const Outcome o = resolve({});
   const SpeculationOptions defaults;
-  EXPECT_EQ(o.message, "");
-  EXPECT_EQ(o.options.proposer, "auto");
-  EXPECT_EQ(o.options.num_tokens, defaults.num_tokens);
-  EXPECT_EQ(o.options.min_tokens, 16);
-  EXPECT_EQ(o.options.spread, defaults.spread);
+  EXPECT_EQ(std::tie(o.message, o.options.proposer, o.options.num_tokens, o.options.min_tokens, o.options.spread),
+      std::tuple("", "auto", defaults.num_tokens, 16, defaults.spread));
   EXPECT_TRUE(o.options.verify);
 }
 
@@ -63,29 +62,23 @@ TEST(SpeculationFlags, SparseChecksByFlagAndByKey) {
         std::tuple(0.2, 64, "joint", 0.05, 2, "tail_mass"));
   }
   EXPECT_TRUE(resolve({}).options.lossless());
-  EXPECT_EQ(resolve({"--verify-ratio", "0.2"}).notes,
-      std::vector<std::string>{"--verify-ratio has no effect without --verify sparse or drafts"});
+  EXPECT_EQ(resolve({"--verify-ratio", "0.2"}).notes, Notes{"--verify-ratio has no effect without --verify sparse or drafts"});
 }
 
 TEST(SpeculationFlags, CheaperDraftsByFlagAndByKey) {
   const Outcome flags = resolve({"--skip-layers", "3,5", "--layer-step", "2", "--self-lookup", "ngram"});
   const Outcome keys = config(R"({"sparse_attn_skip_layers": [3, 5], "sparse_attn_layer_step": 2, "self_lookup": "ngram"})");
-  EXPECT_EQ(flags.message, "");
-  EXPECT_EQ(keys.message, "");
   EXPECT_EQ(flags.options.draft_skip_layers, "3,5");
   EXPECT_EQ(keys.options.draft_skip_layers, "3,5,");
-  for (const Outcome* o : {&flags, &keys}) {
-    EXPECT_EQ(o->options.layer_step, 2);
-    EXPECT_EQ(o->options.self_lookup, "ngram");
-  }
+  for (const Outcome* o : {&flags, &keys})
+    EXPECT_EQ(std::tie(o->message, o->options.layer_step, o->options.self_lookup), std::tuple("", 2, "ngram"));
   EXPECT_EQ(config(R"({"sparse_attn_skip_layers": 2})").options.draft_skip_layers, "2");
   EXPECT_TRUE(resolve({"--skip-layers", "two"}).message.starts_with("--skip-layers: layers to skip: say how many"));
   EXPECT_TRUE(config(R"({"sparse_attn_skip_layers": "2"})")
                   .message.ends_with("must be a number of layers or a list of them, not a string"));
   expect_part(config(R"({"sparse_attn_skip_layers": ["a"]})").message, "layers to skip: say how many");
   expect_part(resolve({"--layer-step", "0"}).message, "--layer-step");
-  EXPECT_EQ(resolve({"--policy", "quest", "--layer-step", "2"}).notes,
-      std::vector<std::string>{"--layer-step has no effect with --policy quest"});
+  EXPECT_EQ(resolve({"--policy", "quest", "--layer-step", "2"}).notes, Notes{"--layer-step has no effect with --policy quest"});
 }
 
 TEST(SpeculationFlags, TakesTheReleasesOwnConfiguration) {
@@ -133,10 +126,8 @@ TEST(SpeculationFlags, TakesPrecisionClassesByFlagAndKey) {
       config(R"({"method":"ngram","precision_class":"approx-reuse","group_rows":8,"traversal":"dfs","reuse_layers":[3,1]})")
           .options;
   for (const SpeculationOptions& o : {typed, keyed}) {
-    EXPECT_EQ(o.precision_class, "approx-reuse");
-    EXPECT_EQ(o.group_rows, 8);
-    EXPECT_EQ(o.traversal, "dfs");
-    EXPECT_EQ(o.reuse_layers, "3,1");
+    EXPECT_EQ(
+        std::tie(o.precision_class, o.group_rows, o.traversal, o.reuse_layers), std::tuple("approx-reuse", 8, "dfs", "3,1"));
     EXPECT_FALSE(o.lossless());
   }
   EXPECT_EQ(config(R"({"method":"ngram","reuse_layers":[]})").options.reuse_layers, "none");
@@ -185,7 +176,7 @@ TEST(SpeculationFlags, SpreadsWeightsOnlyAndRemarksOnSettingsWithoutEffect) {
   EXPECT_EQ(resolve({"--metric", "logit", "--block", "16"}).options.block, 16);
   expect_part(resolve({"--metric", "logit", "--spread", "4"}).message, "--spread needs --metric weight or true_weight");
   EXPECT_EQ(resolve({"--policy", "streamingllm", "--metric", "logit"}).notes,
-      std::vector<std::string>{"--metric has no effect with --policy streamingllm"});
+      Notes{"--metric has no effect with --policy streamingllm"});
 }
 
 }

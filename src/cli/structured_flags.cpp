@@ -1,6 +1,5 @@
 // The flags that say what the output must look like, declared in request_flags.h: llama.cpp's spellings where it has them.
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "cli/request_flags.h"
 #include "text/grammar_check.h"
 
@@ -13,20 +12,20 @@ using Kind = StructuredOutput::Kind;
 Status take(StructuredOutput& wanted, Kind kind, std::string_view flag, std::string text) {
   if (wanted.kind != Kind::None && wanted.kind != kind)
     return usage_error(
-        fmt::format("{}: the output's structure is given already; use one of --json-schema, --regex, --choice, --grammar", flag));
+        "{}: the output's structure is given already; use one of --json-schema, --regex, --choice, --grammar", flag);
   wanted.kind = kind;
   if (kind == Kind::Choice) wanted.choices.push_back(std::move(text));
   else wanted.text = std::move(text);
   if (kind == Kind::Choice) return {};
   const Status checked = check_structured(wanted);
-  return checked.ok() ? checked : usage_error(fmt::format("{}: {}", flag, checked.error().message));
+  return checked.ok() ? checked : usage_error("{}: {}", flag, checked.error().message);
 }
 
 }
 
 void add_structured_flags(FlagSet& set, StructuredOutput& wanted) {
   const auto store = [&wanted](Kind kind, bool file) {
-    return [&wanted, kind, file](std::string_view flag, std::string_view value) -> Status {
+    return [&wanted, kind, file](auto flag, auto value) -> Status {
       std::string text(value);
       if (file) { HUNCH_TRY(text, read_text_file(text)); }
       return take(wanted, kind, flag, std::move(text));

@@ -2,7 +2,6 @@
 // back in a buffer and report a closed pipe too late.
 #include "cli/terminal.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "api/values.h"
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -65,7 +65,7 @@ bool write_stdout(std::string_view text) {
 Status output_error() {
   const int error = std::exchange(write_errno(), 0);
   if (error == 0 || error == EPIPE) return {};
-  return Error{fmt::format("cannot write to the standard output: {}", std::strerror(error))};
+  return failure("cannot write to the standard output: {}", std::strerror(error));
 }
 
 int print_and_exit_code(std::string_view text) {
@@ -93,7 +93,7 @@ void ProgressLine::show(std::string_view what, int64_t done, int64_t total) {
   if (done < total && now - last_ms_ < 60) return;  // redrawing costs a write; the eye needs few
   last_ms_ = now;
   if (done >= total) return clear();
-  const double share = double(done) / double(total);
+  const double share = double(done) / total;
   tell(fmt::format("\r{:<9} {} {:3.0f} %\033[K", what, bar(share, 40, locale_is_utf8()), 100 * share));
   drawn_ = true;
 }
@@ -110,13 +110,13 @@ std::string bar(double share, int width, bool unicode) {
   std::string out;
   if (!unicode) {
     const int full = (eighths + 4) / 8;
-    return std::string(size_t(full), '#') + std::string(size_t(width - full), '.');
+    return std::string(full, '#') + std::string(width - full, '.');
   }
   static constexpr std::string_view kParts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   for (int i = 0; i < eighths / 8; ++i) out += "█";
   out += kParts[eighths % 8];
   const int used = eighths / 8 + (eighths % 8 > 0);
-  return out + std::string(size_t(width - used), ' ');
+  return out + std::string(width - used, ' ');
 }
 
 bool locale_is_utf8() {

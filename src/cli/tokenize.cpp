@@ -1,13 +1,11 @@
 // hunch tokenize, hunch detokenize: the tokenizer alone, from any model, a vocabulary-only GGUF file, or a folder or
 // tokenizer.json without a model.
-#include <fmt/format.h>
-
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include "checkpoint/checkpoint.h"
+#include "base/failure.h"
 #include "checkpoint/drafter_file.h"
 #include "cli/commands.h"
 #include "cli/report.h"
@@ -38,7 +36,7 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
   // Anything else is a model, or a GGUF file with a vocabulary and no tensors.
   auto checkpoint = Checkpoint::open(path, /*vocab_only=*/true);
   if (!checkpoint.ok() && is_learned_drafter(path))
-    return Error{fmt::format("{} drafts for another model, whose tokenizer it uses: name that", path)};
+    return failure("{} drafts for another model, whose tokenizer it uses: name that", path);
   if (!checkpoint.ok()) return checkpoint.error();
   return load_tokenizer(**checkpoint);
 }
@@ -54,10 +52,9 @@ Result<Tokens> parse_ids(const std::string& text) {
     int32_t id = 0;
     const auto [end, error] = std::from_chars(text.data() + at, text.data() + text.size(), id);
     if (error != std::errc() || id < 0)
-      return usage_error(
-          fmt::format("token ids are whole numbers such as \"1, 2, 3\", not {} at byte {}", excerpt(text.substr(at, 20)), at));
+      return usage_error("token ids are whole numbers such as \"1, 2, 3\", not {} at byte {}", excerpt(text.substr(at, 20)), at);
     ids.push_back(id);
-    at = size_t(end - text.data());
+    at = end - text.data();
   }
   return ids;
 }
@@ -90,8 +87,7 @@ Result<std::string> detokenized(const TextFlags& flags) {
   HUNCH_TRY(const std::string path, model_path(flags.model));
   HUNCH_TRY(const Tokenizer tokenizer, open_tokenizer(path));
   for (int32_t id : ids)
-    if (id >= tokenizer.vocab_size())
-      return Error{fmt::format("token id {} is outside the vocabulary of {}", id, tokenizer.vocab_size())};
+    if (id >= tokenizer.vocab_size()) return failure("token id {} is outside the vocabulary of {}", id, tokenizer.vocab_size());
   const std::string out = detokenize(tokenizer, ids, /*skip_special=*/false);
   return flags.json ? json_line({{"text", out}}) + "\n" : out + "\n";
 }

@@ -1,14 +1,11 @@
 // hunch tune FILE: the three-step search of the Vegas paper (section 3.4) on a sample of the user's prompts: the kept ratio from
 // which acceptance no longer grows, found with long drafts; the draft length with the most tokens a second at it; then the ratio
 // once more, by speed. Prints the steps and stores the result as a profile.
-#include <fmt/format.h>
-
+#include "cli/tune.h"
 #include "cli/bench.h"
 #include "cli/calibrate.h"
-#include "cli/commands.h"
 #include "cli/generating.h"
 #include "cli/report.h"
-#include "cli/tune.h"
 #include "engine/engine_costs.h"
 #include "engine/profile.h"
 
@@ -29,8 +26,8 @@ struct Trial {
   int64_t rounds = 0, accepted = 0, tokens = 0;
   double ms = 0;
   std::map<int64_t, Profile::Seen> seen;  // by prompt length
-  double accepted_per_round() const { return rounds > 0 ? double(accepted) / double(rounds) : 0; }
-  double speed() const { return ms > 0 ? double(tokens) * 1e3 / ms : 0; }
+  double accepted_per_round() const { return rounds > 0 ? double(accepted) / rounds : 0; }
+  double speed() const { return ms > 0 ? tokens * 1e3 / ms : 0; }
 };
 
 struct Setting {
@@ -38,17 +35,16 @@ struct Setting {
   int gamma = 0;  // 0: plain decoding
 };
 
-class Tune {
+class Tune : Measurement<TuneFlags> {
  public:
-  Tune(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
-      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+  using Measurement::Measurement;
 
   Result<int> run() {
     const Status status = flags_.calibration ? calibrate() : search();
     progress_.clear();
     if (interrupts_.stopped()) return complain("interrupted: nothing is stored"), interrupts_.exit_code();
     if (!status.ok()) return status.error();
-    if (flags_.json) return print_and_exit_code(json_line(out_) + "\n");
+    if (flags_.json) return print_json_and_exit_code(out_);
     return print_and_exit_code(text_);
   }
 
@@ -58,7 +54,7 @@ class Tune {
     HUNCH_TRY(out_,
         calibrate_verify(engine_.parts(), prompts_, speculation_.sparse, int(flags_.rows.value_or(8)),
             int(flags_.anchors.value_or(0)), *flags_.calibration, interrupts_.flag()));
-    say(fmt::format("stored: {}\n{}", *flags_.calibration, out_.dump()));
+    say("stored: {}\n{}", *flags_.calibration, out_.dump());
     return {};
   }
 
@@ -67,11 +63,11 @@ class Tune {
     HUNCH_TRY(const std::vector<Trial> first, trials(std::vector<Setting>(2)));  // the first warms up
     if (interrupts_.stopped()) return {};
     const Trial& plain = first[1];
-    say(fmt::format("{} prompts; plain decoding {:.1f} tokens/s\n", prompts_.size(), plain.speed()));
+    say("{} prompts; plain decoding {:.1f} tokens/s\n", prompts_.size(), plain.speed());
     out_["prompts"] = prompts_.size();
     out_["plain_tokens_per_second"] = plain.speed();
 
-    say(fmt::format("1. Kept ratio by acceptance, {} drafts a round\n   ratio  accepted a round", longest_));
+    say("1. Kept ratio by acceptance, {} drafts a round\n   ratio  accepted a round", longest_);
     std::map<double, Trial> by_ratio;
     double most = 0;
     std::vector<Setting> settings;
@@ -83,7 +79,7 @@ class Tune {
       const double ratio = settings[i].ratio;
       by_ratio[ratio] = t;
       most = std::max(most, t.accepted_per_round());
-      say(fmt::format("  {:6.3f}  {:.2f}", ratio, t.accepted_per_round()));
+      say("  {:6.3f}  {:.2f}", ratio, t.accepted_per_round());
       out_["ratios"].push_back({{"ratio", ratio}, {"gamma", longest_}, {"accepted_per_round", t.accepted_per_round()}});
     }
     double ratio = kRatios[0];
@@ -92,9 +88,9 @@ class Tune {
         ratio = r;
         break;
       }
-    say(fmt::format("   stable from {}\n", ratio));
+    say("   stable from {}\n", ratio);
 
-    say(fmt::format("2. Drafts a round by speed, ratio {}\n   gamma  tokens/s  over plain", ratio));
+    say("2. Drafts a round by speed, ratio {}\n   gamma  tokens/s  over plain", ratio);
     settings.clear();
     for (const int g : kGammas)
       if (g <= longest_) settings.push_back({ratio, g});
@@ -102,18 +98,17 @@ class Tune {
         fastest("gammas", ratio, settings, plain, [](Setting s) { return fmt::format("  {:6}", s.gamma); }));
     if (interrupts_.stopped()) return {};
     const int gamma = length.gamma;
-    say(fmt::format("   best {}\n", gamma));
+    say("   best {}\n", gamma);
 
-    say(fmt::format("3. Kept ratio by speed, {} drafts a round\n   ratio  tokens/s  over plain", gamma));
+    say("3. Kept ratio by speed, {} drafts a round\n   ratio  tokens/s  over plain", gamma);
     settings.clear();
     for (const double r : kRatios) settings.push_back({r, gamma});
     HUNCH_TRY(const Fastest kept,
         fastest("ratios_by_speed", ratio, settings, plain, [](Setting s) { return fmt::format("  {:6.3f}", s.ratio); }));
     if (interrupts_.stopped()) return {};
     ratio = kept.ratio;
-    say(fmt::format("   best {}\n", ratio));
-    say(fmt::format(
-        "--draft {} --ratio {}: {:.2f} times plain decoding", gamma, ratio, kept.speed / std::max(1e-9, plain.speed())));
+    say("   best {}\n", ratio);
+    say("--draft {} --ratio {}: {:.2f} times plain decoding", gamma, ratio, kept.speed / std::max(1e-9, plain.speed()));
     out_["gamma"] = gamma, out_["ratio"] = ratio;
     return store(ratio, gamma, by_ratio[ratio]);
   }
@@ -192,13 +187,13 @@ class Tune {
     const std::string path = cache_path("profile", key);
     HUNCH_OK(profile.save(path, key));
     out_["profile"] = path;
-    say(fmt::format("stored for later runs: {}", path));
+    say("stored for later runs: {}", path);
     return {};
   }
 
   void row(const char* name, double ratio, int gamma, const Trial& t, const Trial& plain, const std::string& label) {
     const double over = plain.speed() > 0 ? t.speed() / plain.speed() : 0;
-    say(fmt::format("{}  {:8.1f}  {:.2f}", label, t.speed(), over));
+    say("{}  {:8.1f}  {:.2f}", label, t.speed(), over);
     out_[name].push_back({
         {"ratio", ratio},
         {"gamma", gamma},
@@ -207,13 +202,11 @@ class Tune {
         {"accepted_per_round", t.accepted_per_round()},
     });
   }
-  void say(const std::string& line) { text_ += line + "\n"; }
+  template <class... T>
+  void say(fmt::format_string<T...> line, T&&... values) {
+    text_ += fmt::format(line, std::forward<T>(values)...) + "\n";
+  }
 
-  Engine& engine_;
-  const TuneFlags& flags_;
-  const SpeculationOptions& speculation_;
-  ProgressLine& progress_;
-  InterruptScope interrupts_;
   std::vector<Tokens> prompts_;
   int longest_ = kLong;
   std::string text_;

@@ -4,8 +4,6 @@
 
 #include "cli/interrupt.h"
 #include "cli/request_flags.h"
-#include "cli/terminal.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 

@@ -1,7 +1,6 @@
 // hunch tune --reuse-layers: which layers may take the choice of the layer before them, by greedy calibration. hunch tune
 // --profile: every precision class and range of contexts, the strategies that a drafter and the class allow, each run end to end
 // over the sample, and ranked. See engine/reuse_schedule.h and engine/strategy_profile.h.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/bench.h"
@@ -19,7 +18,7 @@ using nlohmann::ordered_json;
 
 Result<int> written(const TuneFlags& flags, const std::string& file, const ordered_json& out, const std::string& text) {
   HUNCH_OK(write_atomically(*flags.out, file));
-  if (flags.json) return print_and_exit_code(json_line(out) + "\n");
+  if (flags.json) return print_json_and_exit_code(out);
   return print_and_exit_code(text + fmt::format("written: {}\n", *flags.out));
 }
 
@@ -33,10 +32,9 @@ std::vector<RankedStrategy> shapes(bool trees, int most) {
   return out;
 }
 
-class StrategyTrials {
+class StrategyTrials : Measurement<TuneFlags> {
  public:
-  StrategyTrials(Engine& engine, const TuneFlags& flags, const SpeculationOptions& speculation, ProgressLine& progress)
-      : engine_(engine), flags_(flags), speculation_(speculation), progress_(progress) {}
+  using Measurement::Measurement;
 
   Result<StrategyProfile> run() {
     EngineParts& parts = engine_.parts();
@@ -97,7 +95,7 @@ class StrategyTrials {
     for (const auto& text : texts) {
       if (std::ssize(text) < length && std::ssize(text) <= row.first_len) continue;
       Request request = request_of(flags_.sampling, speculation_);
-      request.prompt.assign(text.end() - ptrdiff_t(std::min<int64_t>(length, std::ssize(text))), text.end());
+      request.prompt.assign(text.end() - std::min<int64_t>(length, std::ssize(text)), text.end());
       request.ignore_eos = true;
       if (!request.sampling.seed) request.sampling.seed = 1;
       SpeculationOptions& o = request.speculation;
@@ -112,15 +110,10 @@ class StrategyTrials {
     }
     const double ms = sums.milliseconds.first_to_last_token;
     strategy.tokens_per_second = ms > 0 ? tokens / ms * 1e3 : 0;
-    strategy.accepted = sums.rounds > 0 ? double(sums.accepted) / double(sums.rounds) : 0;
+    strategy.accepted = sums.rounds > 0 ? double(sums.accepted) / sums.rounds : 0;
     return {};
   }
 
-  Engine& engine_;
-  const TuneFlags& flags_;
-  const SpeculationOptions& speculation_;
-  ProgressLine& progress_;
-  InterruptScope interrupts_;
   int64_t done_ = 0;
 };
 
@@ -129,7 +122,7 @@ class StrategyTrials {
 Result<int> tune_reuse_layers(Engine& engine, const TuneFlags& flags, ProgressLine& progress) {
   HUNCH_TRY(auto texts, sample_texts(engine, *flags.file, flags.most));
   for (auto& text : texts)  // the end is what is scored
-    if (std::ssize(text) > engine.context_len()) text.erase(text.begin(), text.end() - ptrdiff_t(engine.context_len()));
+    if (std::ssize(text) > engine.context_len()) text.erase(text.begin(), text.end() - engine.context_len());
   const InterruptScope interrupts;
   auto found = calibrate_reuse(engine.parts(), texts, flags.scored, [&](int done, int total) {
     progress.show("calibrating", done, total);

@@ -59,14 +59,38 @@ class OneLayerNet : public DraftNet {
   void logits(Backend& backend, View<const float, 2> hidden, View<float, 2> logits) const override {
     target_->logits(backend, hidden, logits);
   }
+  void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const override {
+    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
+    store_rows(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, more_room, room));
+  }
 
  protected:
+  // As it is where there are no weights.
+  void norm(Backend& backend, View<const float, 2> from, const Buffer& weight, View<float, 2> to) const {
+    if (weight) backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
+    else backend.copy_rows({.from = from, .to = to});
+  }
+  // x, and what attention takes of it, which is x or `normed`.
+  View<const float, 2> read(
+      Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
+    Backend& backend = pass.backend();
+    const auto [both, left, right] = TokenAndFeature(pass.arena(), pass.num_rows(), shape_.hidden);
+    rope_.angles(pass, scratch);
+    target_->embed(backend, pass.ids(), normed);
+    norm(backend, normed, embedding_norm_, left);
+    norm(backend, features, feature_norm_, right);
+    multiply(backend, both, *fuse_, fuse_bias_, x);
+    if (!attention_norm_) return x;
+    norm(backend, x, attention_norm_, normed);
+    return normed;
+  }
+
   const Model* target_ = nullptr;
   ModelShape shape_;
   size_t bytes_ = 0;
   RopeTable rope_;
   std::unique_ptr<Weight> fuse_;
-  Buffer embedding_norm_, feature_norm_, ffn_norm_;
+  Buffer fuse_bias_, embedding_norm_, feature_norm_, attention_norm_, ffn_norm_, output_norm_;  // any may be empty
   AttentionWeights attention_;
   FeedForwardWeights ffn_;
 };

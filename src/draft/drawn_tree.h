@@ -43,7 +43,7 @@ class DrawnTree {
       for (int nth = 0; nth < top_k_; ++nth) chances_[level * top_k_ + nth] = chance_of(first_kept, nth);
     best_.grow(View<const float, 2>(chances_.data(), depth, top_k_), nodes);
     budget_.assign(depth, 0);
-    for (int node = 0; node < best_.size(); ++node) ++budget_[size_t(best_.node(node).depth) - 1];
+    for (int node = 0; node < best_.size(); ++node) ++budget_[best_.node(node).depth - 1];
   }
 
   // How many children the nodes of the level get. first_kept[i]: the chance that the first child of the i-th of them is kept, by
@@ -91,11 +91,11 @@ class DrawnTree {
     for (int node = fresh_; node < int(nodes_.size()); ++node)
       if (!shape_ || shape_->goes_on(nodes_[node].shape)) order_.push_back(node);
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
-    std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
+    std::partial_sort(order_.begin(), order_.begin() + count, order_.end(), [&](int a, int b) {
       const float x = nodes_[a].chance, y = nodes_[b].chance;
       return x != y ? x > y : a < b;
     });
-    level_.assign(order_.begin(), order_.begin() + int64_t(count));
+    level_.assign(order_.begin(), order_.begin() + count);
     std::ranges::sort(level_);
     for (const int node : level_) nodes_[node].row = first_row++;
     return level_;

@@ -11,7 +11,7 @@ namespace {
 using Draws = std::array<int32_t, 4>;
 
 struct Grown {
-  std::vector<int> parents, depths, children;
+  Ints parents, depths, children;
   Ints tokens;
   int levels = 0;
 };
@@ -42,12 +42,15 @@ Grown grow(DrawnTree& tree, int nodes, int depth, int most, Kept&& kept, Drawn&&
   for (int i = 0; i < tree.size(); ++i) {
     const DrawnTree::Node& node = tree.node(i);
     EXPECT_LT(node.parent, i);
-    EXPECT_EQ(node.nth, out.children[size_t(node.parent) + 1]++) << "in the order of drawing";
+    EXPECT_EQ(node.nth, out.children[node.parent + 1]++) << "in the order of drawing";
     out.parents.push_back(node.parent), out.tokens.push_back(node.token);
     out.depths.push_back(node.parent < 0 ? 1 : out.depths[node.parent] + 1);
   }
   return out;
 }
+
+// Of the root, and of all nodes behind it.
+Draws draws(const Ints& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; }
 
 Draws some(test::Dice& dice, bool few) {
   Draws out{10 + dice.below(9), 20 + dice.below(9), 30 + dice.below(9), 40 + dice.below(9)};
@@ -76,9 +79,9 @@ TEST(DrawnTree, KeepsItsLimitsAndUsesItsNodes) {
 TEST(DrawnTree, IsDecidedBeforeItIsLookedAt) {
   DrawnTree tree;
   tree.reserve(64, 4);
-  std::map<std::vector<int>, int> seen;
+  std::map<Ints, int> seen;
   for (const float kept : {0.2f, 0.5f, 0.95f}) {
-    std::vector<int> parents;
+    Ints parents;
     for (uint64_t seed = 0; seed < 50; ++seed) {
       test::Dice dice(seed);
       const Grown got = grow(
@@ -94,7 +97,6 @@ TEST(DrawnTree, IsDecidedBeforeItIsLookedAt) {
 TEST(DrawnTree, AnUnsureLawGetsMoreChildren) {
   DrawnTree tree;
   tree.reserve(64, 3);
-  const auto draws = [](const auto& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; };
   const Grown got = grow(
       tree, 12, 2, 4, [](const auto& path) { return path.empty() ? 0.5f
                                                  : path[0] == 1  ? 0.4f
@@ -105,15 +107,14 @@ TEST(DrawnTree, AnUnsureLawGetsMoreChildren) {
 }
 
 TEST(DrawnTree, AShapesRanksCountDraws) {
-  const std::vector<std::vector<int>> paths{{0}, {1}, {3}, {0, 0}, {0, 2}, {3, 1}};
+  const std::vector<Ints> paths{{0}, {1}, {3}, {0, 0}, {0, 2}, {3, 1}};
   const StaticTree shape = StaticTree::make(paths, 16).value();
   DrawnTree tree;
   tree.reserve(16, 4);
-  const auto draws = [](const auto& path) { return path.empty() ? Draws{1, 2, 3, 4} : Draws{5, 6, 7, 8}; };
   const auto half = [](const auto&) { return 0.5f; };
   const Grown got = grow(tree, 16, 3, 16, half, draws, &shape);
   EXPECT_EQ(got.tokens, (Ints{1, 2, 3, 5, 6, 5}));
-  EXPECT_EQ(got.parents, (std::vector<int>{-1, -1, -1, 0, 0, 2}));
+  EXPECT_EQ(got.parents, (Ints{-1, -1, -1, 0, 0, 2}));
   EXPECT_EQ(grow(tree, 4, 3, 16, half, draws, &shape).tokens, (Ints{1, 2, 3, 5}));
   EXPECT_EQ(grow(tree, 16, 1, 16, half, draws, &shape).tokens, (Ints{1, 2, 3}));
 }
@@ -127,7 +128,7 @@ TEST(DrawnTree, ReportsEveryRowWhoseChildrenWereLookedAt) {
   ASSERT_EQ(tree.node(0).row, 1);
   ASSERT_EQ(tree.node(2).parent, 0);
   ASSERT_EQ(tree.node(3).parent, 0);
-  const auto outcome = [&](const std::vector<int>& path) {
+  const auto outcome = [&](const Ints& path) {
     std::vector<std::pair<int, bool>> out;
     tree.outcome(path, [&](int row, bool kept) { out.emplace_back(row, kept); });
     return out;

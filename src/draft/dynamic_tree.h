@@ -43,7 +43,7 @@ class DynamicTree {
     for (int node = level_; node < int(nodes_.size()); ++node)
       if (!shape_ || shape_->goes_on(nodes_[node].shape)) order_.push_back(node);
     const size_t count = keep_best(most);
-    frontier_.assign(order_.begin(), order_.begin() + int64_t(count));
+    frontier_.assign(order_.begin(), order_.begin() + count);
     std::ranges::sort(frontier_);
     for (const int node : frontier_) nodes_[node].row = first_row++;
     level_ = int(nodes_.size());
@@ -55,7 +55,7 @@ class DynamicTree {
     order_.clear();
     for (int node = 0; node < int(nodes_.size()); ++node) order_.push_back(node);
     const size_t count = keep_best(most);
-    std::sort(order_.begin(), order_.begin() + int64_t(count));
+    std::sort(order_.begin(), order_.begin() + count);
     number_.assign(nodes_.size(), -1);
     for (size_t i = 0; i < count; ++i) {
       const Node& node = nodes_[order_[i]];
@@ -80,7 +80,7 @@ class DynamicTree {
   }
   size_t keep_best(int most) {
     const size_t count = std::min(order_.size(), size_t(std::max(0, most)));
-    std::partial_sort(order_.begin(), order_.begin() + int64_t(count), order_.end(), [&](int a, int b) {
+    std::partial_sort(order_.begin(), order_.begin() + count, order_.end(), [&](int a, int b) {
       const double x = nodes_[a].score, y = nodes_[b].score;
       return x != y ? x > y : a < b;
     });

@@ -62,7 +62,7 @@ void Follower::move_in(Quarters quarters) {
   came_ = floats(level_rows_ * width_), heads_ = floats(level_rows_ * width_);
   logits_ = floats(level_rows_ * draft_vocab_);
   if (net_->vocabulary().data)  // what it never guesses stays as it is
-    widened_ = backend_.constant(std::vector<float>(size_t(level_rows_ * vocab_), -INFINITY));
+    widened_ = backend_.constant(std::vector<float>(level_rows_ * vocab_, -INFINITY));
   ids_ = floats(rows_, Memory::Shared), tokens_ = floats(level_rows_, Memory::Shared),
   leads_ = floats(level_rows_, Memory::Shared);
   ranked_ = floats(level_rows_ * kMostTried, Memory::Shared), shares_ = floats(level_rows_ * kMostTried, Memory::Shared);

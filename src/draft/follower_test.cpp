@@ -107,9 +107,9 @@ class Follows : public testing::Test {
     for (size_t i = 0; i < kept; ++i) verdict.path.push_back(int(i)), verdict.tokens.push_back(chain[i]);
     verdict.next = next;
     const int64_t first = sequence.committed_len;
-    sequence.tokens.insert(sequence.tokens.end(), chain.begin(), chain.begin() + int64_t(kept));
+    sequence.tokens.insert(sequence.tokens.end(), chain.begin(), chain.begin() + kept);
     sequence.tokens.push_back(next);
-    sequence.committed_len += int64_t(kept) + 1;
+    sequence.committed_len += kept + 1;
     follower_->observe(sequence, verdict);
     ASSERT_TRUE(sequence.pages.grow_to(sequence.committed_len + 1 + kMaxDraft, pool_));
     const TargetRows rows{.sequence = &sequence, .first_position = first, .count = int64_t(kept) + 1};

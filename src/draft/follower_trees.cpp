@@ -64,7 +64,7 @@ void Follower::take_drawn(Draft& draft, int64_t row) {
     const DrawnTree::Node& node = draft.drawn.node(number);
     out.tokens(number) = node.token;
     out.parents[number] = node.parent;
-    if (node.row > 0) out.laws[size_t(number) + 1] = node.row;
+    if (node.row > 0) out.laws[number + 1] = node.row;
   }
 }
 

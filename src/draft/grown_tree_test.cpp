@@ -41,7 +41,7 @@ void grow_both(std::mt19937& random, int depth, int k, int most_rows, int most_n
   const auto made = Register<Backend>::find("reference")->make({}).value();
   Backend& backend = *made;
   const int64_t capacity = k + int64_t(depth) * most_rows * k;
-  Ints tokens(capacity), parents(tokens), frontier(size_t(most_rows), -7), own_ids(1000);
+  Ints tokens(capacity), parents(tokens), frontier(most_rows, -7), own_ids(1000);
   for (int id = 0; id < 1000; ++id) own_ids[id] = 5000 - id;
   std::vector<double> chances(tokens.size());
   const auto view = [](auto& x) { return View<std::remove_reference_t<decltype(x[0])>, 1>(x.data(), std::ssize(x)); };

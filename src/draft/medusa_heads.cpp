@@ -20,7 +20,7 @@ Result<MedusaHeads> MedusaHeads::read(const Proposer::Setup& setup) {
   if (file.has("blocks.0.layers.0.weight")) HUNCH_OK(out.read_vllm(setup));
   else HUNCH_OK(out.read_first(setup));
   HUNCH_OK(file.all_consumed());
-  out.ones_ = setup.backend->constant(std::vector<float>(size_t(out.hidden_), 1.0f));
+  out.ones_ = setup.backend->constant(std::vector<float>(out.hidden_, 1.0f));
   return out;
 }
 

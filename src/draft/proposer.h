@@ -113,6 +113,7 @@ struct Quarters {
 
 class Proposer {
  public:
+  using Made = Result<std::unique_ptr<Proposer>>;
   struct Setup {
     Backend* backend = nullptr;
     const Model* target = nullptr;

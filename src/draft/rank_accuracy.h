@@ -41,7 +41,7 @@ class RankAccuracy {
   static constexpr int kRanks = StaticTree::kMostRanks, kRoundsPerTree = 32;
   static constexpr float kMadeUp = 8, kMemory = 2000;
 
-  static size_t at(int head, int rank) { return size_t(head) * kRanks + size_t(rank); }
+  static size_t at(int head, int rank) { return size_t(head) * kRanks + rank; }
   void grow() {
     for (int h = 0; h < heads_; ++h)
       for (int c = 0; c < kRanks; ++c) accuracies_[at(h, c)] = of(h, c);

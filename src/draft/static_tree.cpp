@@ -34,8 +34,8 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
     if (i > 0 && path == sorted[i - 1])
       return usage_error(fmt::format("node {} of the token tree is there twice", spelled(path)));
     const std::vector<int> before(path.begin(), path.end() - 1);
-    const auto parent = std::find(sorted.begin(), sorted.begin() + int64_t(i), before);
-    if (!before.empty() && parent == sorted.begin() + int64_t(i))
+    const auto parent = std::find(sorted.begin(), sorted.begin() + i, before);
+    if (!before.empty() && parent == sorted.begin() + i)
       return usage_error(fmt::format("node {} of the token tree has no parent: add {}", spelled(path), spelled(before)));
     tree.nodes_.push_back({before.empty() ? -1 : int32_t(parent - sorted.begin()), path.back(), int32_t(path.size())});
   }

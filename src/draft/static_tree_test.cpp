@@ -10,7 +10,7 @@
 namespace hunch {
 namespace {
 
-using Paths = std::vector<std::vector<int>>;
+using Paths = std::vector<Ints>;
 
 StaticTree make(const Paths& paths) { return test::good(StaticTree::make(paths, 64)); }
 
@@ -89,7 +89,7 @@ TEST(StaticTree, GrowsTheTreeOfTheMostAcceptedTokensAndEachOfItsBeginningsIsTheB
       ASSERT_LT(node.parent, i);
       EXPECT_EQ(node.depth, node.parent < 0 ? 1 : tree.node(node.parent).depth + 1);
       for (int j = 0; j < i; ++j) EXPECT_FALSE(tree.node(j).parent == node.parent && tree.node(j).rank == node.rank);
-      values.push_back((node.parent < 0 ? 1 : values[node.parent]) * table[size_t(node.depth) - 1][node.rank]);
+      values.push_back((node.parent < 0 ? 1 : values[node.parent]) * table[node.depth - 1][node.rank]);
       sum += values.back();
       EXPECT_NEAR(sum, best_of_all(table, i + 1), 1e-6) << tree.text();
     }

@@ -63,7 +63,7 @@ class Counts {
   uint64_t followed_by(const Place& place, int32_t token) const {
     uint64_t out = 0;
     for (uint64_t left = place.starts; left != 0; left &= left - 1) {
-      const size_t at = size_t(std::countr_zero(left) + place.len);
+      const size_t at = std::countr_zero(left) + place.len;
       if (at < tail_.size() && tail_[at] == token) out |= left & -left;
     }
     return out;
@@ -72,7 +72,7 @@ class Counts {
   template <class Visit>
   void each_in_tail(const Place& place, Visit&& visit) const {
     for (uint64_t left = place.starts; left != 0;) {
-      const size_t at = size_t(std::countr_zero(left) + place.len);
+      const size_t at = std::countr_zero(left) + place.len;
       if (at >= tail_.size()) return;  // so do all later ones
       const uint64_t same = followed_by(place, tail_[at]);
       visit(SuffixTree::Next{tail_[at], std::popcount(same)});
@@ -119,7 +119,7 @@ SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int li
     const double share = probability / double(counts.count(place));
     const int room = limit - guess.size;
     counts.each_next(place, [&](SuffixTree::Next next) {
-      const Candidate made{share * double(next.count), parent, depth, next.token, place};
+      const Candidate made{share * next.count, parent, depth, next.token, place};
       if (made.probability < min_probability) return;
       int at = std::min(size, room);
       while (at > 0 && precedes(made, frontier[at - 1])) --at;

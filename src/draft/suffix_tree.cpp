@@ -12,7 +12,7 @@ void SuffixTree::reserve(int64_t tokens) {
   if (ring <= text_.size()) return;
   std::vector<int32_t> text(ring);
   for (size_t back = 1; back <= std::min<size_t>(text_.size(), end_); ++back)
-    text[(end_ - uint32_t(back)) & (ring - 1)] = token_at(end_ - uint32_t(back));
+    text[(end_ - back) & (ring - 1)] = token_at(end_ - back);
   text_ = std::move(text);
   // A suffix adds at most a leaf and the split above it.
   nodes_.reserve(2 * ring + 2);
@@ -31,10 +31,10 @@ void SuffixTree::insert(uint32_t at, int len) {
   int32_t node = 0;
   ++nodes_[0].count;
   for (int done = 0; done < len;) {
-    int32_t child = table_[bucket(node, token_at(at + uint32_t(done)))];
+    int32_t child = table_[bucket(node, token_at(at + done))];
     if (child < 0) {
       child = new_node();
-      nodes_[child].text = at + uint32_t(done);
+      nodes_[child].text = at + done;
       nodes_[child].len = len - done;
       nodes_[child].count = 1;
       link(node, child);
@@ -43,10 +43,10 @@ void SuffixTree::insert(uint32_t at, int len) {
     int used = 1;
     const Node& edge = nodes_[child];
     const int most = std::min(edge.len, len - done);
-    while (used < most && token_at(edge.text + uint32_t(used)) == token_at(at + uint32_t(done + used))) ++used;
+    while (used < most && token_at(edge.text + used) == token_at(at + done + used)) ++used;
     if (used < edge.len) child = split(child, used);
     ++nodes_[child].count;
-    if (forgets_ == Forgets::Oldest) nodes_[child].text = at + uint32_t(done);
+    if (forgets_ == Forgets::Oldest) nodes_[child].text = at + done;
     raised(child);
     node = child, done += used;
   }
@@ -56,7 +56,7 @@ void SuffixTree::erase(uint32_t at, int len) {
   // Every inserted suffix ends where a node ends: down to that node, then up again.
   int32_t node = 0;
   for (int done = 0; done < len; done += nodes_[node].len) {
-    node = table_[bucket(node, token_at(at + uint32_t(done)))];
+    node = table_[bucket(node, token_at(at + done))];
     HUNCH_CHECK(node > 0 && nodes_[node].len <= len - done);
   }
   while (node > 0) {
@@ -80,7 +80,7 @@ void SuffixTree::erase(uint32_t at, int len) {
 bool SuffixTree::step(Place& place, int32_t token) const {
   const Node& node = nodes_[place.node];
   if (place.used < node.len) {
-    if (token_at(node.text + uint32_t(place.used)) != token) return false;
+    if (token_at(node.text + place.used) != token) return false;
     ++place.used;
     return true;
   }
@@ -96,14 +96,14 @@ bool SuffixTree::walk(Place& place, std::span<const int32_t> tokens) const {
     if (!step(place, tokens[i++])) return false;
     const Node& node = nodes_[place.node];
     for (; place.used < node.len && i < tokens.size(); ++place.used, ++i)
-      if (token_at(node.text + uint32_t(place.used)) != tokens[i]) return false;
+      if (token_at(node.text + place.used) != tokens[i]) return false;
   }
   return true;
 }
 
 SuffixTree::Next SuffixTree::best(const Place& place) const {
   const Node& node = nodes_[place.node];
-  if (place.used < node.len) return {token_at(node.text + uint32_t(place.used)), node.count};
+  if (place.used < node.len) return {token_at(node.text + place.used), node.count};
   if (node.best < 0) return {};
   return {token_at(nodes_[node.best].text), nodes_[node.best].count};
 }
@@ -206,7 +206,7 @@ int32_t SuffixTree::split(int32_t lower, int32_t used) {
   nodes_[upper].len = used;
   nodes_[upper].count = nodes_[lower].count;
   swap_in(lower, upper);
-  nodes_[lower].text += uint32_t(used);
+  nodes_[lower].text += used;
   nodes_[lower].len -= used;
   link(upper, lower);
   return upper;
@@ -217,7 +217,7 @@ void SuffixTree::merge_with_only_child(int32_t upper) {
   const int32_t lower = nodes_[upper].first_child;
   take(lower);
   swap_in(upper, lower);
-  nodes_[lower].text -= uint32_t(nodes_[upper].len);
+  nodes_[lower].text -= nodes_[upper].len;
   nodes_[lower].len += nodes_[upper].len;
   nodes_[upper].next = free_;
   free_ = upper, ++num_free_;

@@ -52,7 +52,7 @@ class SuffixTree {
   template <class Visit>
   void each_next(const Place& place, Visit&& visit) const {
     const Node& node = nodes_[place.node];
-    if (place.used < node.len) return visit(Next{token_at(node.text + uint32_t(place.used)), node.count});
+    if (place.used < node.len) return visit(Next{token_at(node.text + place.used), node.count});
     for (int32_t child = node.first_child; child >= 0; child = nodes_[child].next)
       visit(Next{token_at(nodes_[child].text), nodes_[child].count});
   }

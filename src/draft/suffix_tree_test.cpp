@@ -19,21 +19,21 @@ struct Text {
 
 void forget(SuffixTree& tree, const Text& text, int depth) {
   const int len = int(text.tokens.size());
-  for (int i = 0; i < len; ++i) tree.erase(text.at + uint32_t(i), std::min(depth, len - i));
+  for (int i = 0; i < len; ++i) tree.erase(text.at + i, std::min(depth, len - i));
 }
 
 Text add(SuffixTree& tree, const Tokens& tokens, int depth) {
   const Text text{tree.end(), tokens};
   for (const int32_t token : tokens) tree.append(token);
   const int len = int(tokens.size());
-  for (int i = 0; i < len; ++i) tree.insert(text.at + uint32_t(i), std::min(depth, len - i));
+  for (int i = 0; i < len; ++i) tree.insert(text.at + i, std::min(depth, len - i));
   return text;
 }
 
 void count_substrings(const Tokens& tokens, int depth, Counts& counts) {
   for (size_t at = 0; at < tokens.size(); ++at)
     for (size_t len = 1; len <= size_t(depth) && at + len <= tokens.size(); ++len)
-      ++counts[Tokens(tokens.begin() + int64_t(at), tokens.begin() + int64_t(at + len))];
+      ++counts[Tokens(tokens.begin() + at, tokens.begin() + at + len)];
 }
 
 // Everything the tree says, by walking it; also checks that best() is the best of each_next().
@@ -124,10 +124,10 @@ TEST(SuffixTree, ForgetsItsEndAsIfItHadNeverKnownIt) {
     Tokens text;
     for (int step = 0; step < 20; ++step) {
       const int kept = dice.below(int(text.size()) + 1);
-      for (int at = int(text.size()) - depth; at + depth > kept && at >= 0; --at) tree.erase(uint32_t(at), depth);
+      for (int at = int(text.size()) - depth; at + depth > kept && at >= 0; --at) tree.erase(at, depth);
       const int first = std::max(0, kept - depth + 1);
       text.resize(kept);
-      tree.cut(uint32_t(kept));
+      tree.cut(kept);
       for (const int32_t token : random_stream(dice.below(256 - kept) / 2, alphabet, dice)) {
         text.push_back(token);
         tree.append(token);
@@ -136,8 +136,8 @@ TEST(SuffixTree, ForgetsItsEndAsIfItHadNeverKnownIt) {
       fresh.reserve(256);
       for (const int32_t token : text) fresh.append(token);
       for (int at = 0; at + depth <= int(text.size()); ++at) {
-        if (at >= first) tree.insert(uint32_t(at), depth);
-        fresh.insert(uint32_t(at), depth);
+        if (at >= first) tree.insert(at, depth);
+        fresh.insert(at, depth);
       }
       ASSERT_EQ(read(tree), read(fresh));
       ASSERT_EQ(tree.num_nodes(), fresh.num_nodes());

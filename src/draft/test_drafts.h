@@ -47,7 +47,7 @@ inline Sequence sequence_of(Tokens tokens, Slot slot = 0, int64_t max_len = 4096
 }
 
 struct Tree {
-  explicit Tree(int capacity = 64) : ids(size_t(capacity), -1) {
+  explicit Tree(int capacity = 64) : ids(capacity, -1) {
     tree.parents.resize(capacity, -7);
     tree.tokens = view(ids, capacity);
   }

@@ -1,11 +1,11 @@
 #include "engine/approximation.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "base/failure.h"
 #include "engine/parts.h"
 #include "engine/strategy_profile.h"
 
@@ -31,7 +31,7 @@ Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers) {
     if (word.empty() || error != std::errc() || end != word.data() + word.size() || layer < 0)
       return usage_error("reuse layers: name them with commas, counted from 0 (3,5), or say none");
     if (layer == 0) return usage_error("reuse layers: layer 0 always chooses, there is none before it; leave it out");
-    if (layer >= layers) return usage_error(fmt::format("reuse layers: the model has {}, there is no layer {}", layers, layer));
+    if (layer >= layers) return usage_error("reuse layers: the model has {}, there is no layer {}", layers, layer);
     out.push_back(layer);
     text.remove_prefix(std::min(text.size(), word.size() + 1));
   }
@@ -44,18 +44,16 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
   const auto& classes = precision_classes();
   const ModelShape& shape = parts.model->shape();
   if (std::ranges::find(classes, o.precision_class) == classes.end())
-    return usage_error(fmt::format("unknown precision class '{}'; known: {}", o.precision_class, fmt::join(classes, ", ")));
+    return usage_error("unknown precision class '{}'; known: {}", o.precision_class, fmt::join(classes, ", "));
   if (o.group_rows < 1 || o.group_rows > kMostGrouped)
-    return usage_error(fmt::format("groups of {} rows: one choice serves 1 to {} rows", o.group_rows, kMostGrouped));
-  if (o.traversal != "bfs" && o.traversal != "dfs")
-    return usage_error(fmt::format("unknown traversal '{}'; known: bfs, dfs", o.traversal));
+    return usage_error("groups of {} rows: one choice serves 1 to {} rows", o.group_rows, kMostGrouped);
+  if (o.traversal != "bfs" && o.traversal != "dfs") return usage_error("unknown traversal '{}'; known: bfs, dfs", o.traversal);
   if (o.precision_class == "strict") return {};
   if (!shape.nsa.used())
     return usage_error(
-        fmt::format("precision class {} is for models with natively trained sparse attention, and this one ({}) has "
-                    "none: use strict",
-            o.precision_class, shape.family));
-  if (!o.verify) return usage_error(fmt::format("precision class {} and unverified decoding: choose one", o.precision_class));
+        "precision class {} is for models with natively trained sparse attention, and this one ({}) has none: use strict",
+        o.precision_class, shape.family);
+  if (!o.verify) return usage_error("precision class {} and unverified decoding: choose one", o.precision_class);
   Approximation& a = plan.approximation;
   a.precision_class = o.precision_class;
   if (o.precision_class.starts_with("approx"))
@@ -70,9 +68,9 @@ Status plan_approximation(const SpeculationOptions& o, const EngineParts& parts,
     a.reuse_layers = parts.strategies->reuse_layers;
   } else {
     return usage_error(
-        fmt::format("precision class {} needs to know which layers reuse a choice: name a file of hunch tune "
-                    "--reuse-layers by --reuse-schedule, or the layers by --reuse-set",
-            o.precision_class));
+        "precision class {} needs to know which layers reuse a choice: name a file of hunch tune "
+        "--reuse-layers by --reuse-schedule, or the layers by --reuse-set",
+        o.precision_class);
   }
   plan.sharing.reused.assign(shape.layers, 0);
   for (const int layer : a.reuse_layers) plan.sharing.reused[layer] = 1;
@@ -87,14 +85,14 @@ Status plan_profiled(const EngineParts& parts, RequestPlan& plan) {
   const std::string& wanted = plan.approximation.precision_class;
   if (!all.row_for(wanted, 0))
     return usage_error(
-        fmt::format("{} has no strategies of precision class {}: hunch tune --profile makes them, with reuse where "
-                    "--reuse-schedule names the layers",
-            parts.options.strategies, wanted));
+        "{} has no strategies of precision class {}: hunch tune --profile makes them, with reuse where "
+        "--reuse-schedule names the layers",
+        parts.options.strategies, wanted);
   HUNCH_OK(check_drafter(all.drafter, parts.options.drafters));
   plan.drafters = {all.drafter};
   plan.approximation.group_rows = 1;  // as the strategies say, from round to round
-  plan.gamma = std::max(1, std::min(all.most_depth(), parts.options.max_draft));
-  plan.nodes = std::max(plan.gamma, std::min(all.most_nodes(), parts.options.max_draft));
+  plan.gamma = std::max(1, std::min(all.most(&RankedStrategy::depth), parts.options.max_draft));
+  plan.nodes = std::max(plan.gamma, std::min(all.most(&RankedStrategy::nodes), parts.options.max_draft));
   return {};
 }
 
@@ -118,7 +116,7 @@ void Approximation::add(const Approximation& a) {
 
 nlohmann::ordered_json approximation_json(const Approximation& a) {
   if (!a.any()) return {};
-  const auto share = [](int64_t part, int64_t whole) { return whole > 0 ? double(part) / double(whole) : 0.0; };
+  const auto share = [](int64_t part, int64_t whole) { return whole > 0 ? double(part) / whole : 0.0; };
   auto out = nlohmann::ordered_json::object();
   if (a.precision_class != "strict") {
     out["precision_class"] = a.precision_class;
@@ -156,8 +154,7 @@ std::string approximation_text(const Approximation& a) {
   std::string out;
   const auto add = [&](std::string_view what, int64_t part, int64_t whole) {
     if (part < whole)
-      out += fmt::format(
-          "{}{:.0f} % of {}", out.empty() ? "LOSSY: the check read " : ", ", 100.0 * double(part) / double(whole), what);
+      out += fmt::format("{}{:.0f} % of {}", out.empty() ? "LOSSY: the check read " : ", ", 100.0 * part / whole, what);
   };
   add("the entries", a.entries_read, a.entries);
   add("the channels", a.channels - a.channels_skipped, a.channels);

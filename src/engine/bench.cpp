@@ -1,9 +1,9 @@
 #include "engine/bench.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include "base/clock.h"
+#include "base/failure.h"
 #include "base/random.h"
 #include "engine/token_run.h"
 
@@ -18,7 +18,7 @@ DepthBench::~DepthBench() { sequence_.pages.release_past(0, *parts_.pool); }
 
 Result<std::unique_ptr<DepthBench>> DepthBench::make(EngineParts& parts, int64_t depth, const RequestPlan& plan) {
   if (depth + plan.gamma + 1 > parts.context_len)
-    return Error{fmt::format("a depth of {} tokens does not fit the context of {}", depth, parts.context_len)};
+    return failure("a depth of {} tokens does not fit the context of {}", depth, parts.context_len);
   if (parts.model->shape().nsa.used())
     return usage_error(
         "this bench times drafts over selected entries, and a model with natively trained sparse attention (nsa) "
@@ -115,7 +115,7 @@ double streaming_read_ceiling(int threads, size_t bytes, int repeats) {
   if (memory == MAP_FAILED) return 0;
   madvise(memory, bytes, MADV_HUGEPAGE);
   std::memset(memory, 1, bytes);
-  const size_t part = bytes / size_t(threads);
+  const size_t part = bytes / threads;
   std::vector<double> rates;
   std::vector<uint64_t> sums(size_t(threads) * 8);
   for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -123,10 +123,10 @@ double streaming_read_ceiling(int threads, size_t bytes, int repeats) {
     std::vector<std::thread> workers;
     for (int t = 0; t < threads; ++t)
       workers.emplace_back([&, t] {
-        const auto* words = reinterpret_cast<const uint64_t*>(static_cast<const char*>(memory) + size_t(t) * part);
+        const auto* words = reinterpret_cast<const uint64_t*>(static_cast<const char*>(memory) + t * part);
         uint64_t sum[8] = {};  // independent sums, so that loads and not additions are the limit
         for (size_t i = 0; i + 8 <= part / 8; i += 8)
-          for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + size_t(lane)];
+          for (int lane = 0; lane < 8; ++lane) sum[lane] += words[i + lane];
         for (int lane = 0; lane < 8; ++lane) sums[t * 8 + lane] += sum[lane];
       });
     for (std::thread& worker : workers) worker.join();

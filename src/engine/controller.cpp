@@ -278,7 +278,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
   if (report.learning > 0) {
     const double share = double(report.learning) / report.decodes;
     table_.drafts[0].learn.record(
-        {.rows = double(report.learning), .sequences = report.learning, .entries = share * double(report.entries)}, learn);
+        {.rows = double(report.learning), .sequences = report.learning, .entries = share * report.entries}, learn);
   }
   for (const StepReport::Drafted& drafted : report.drafted) {
     PassShape draft{.rows = 0, .sequences = 0, .entries = 0};
@@ -291,7 +291,7 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
       const double share = std::min(1.0, double(levels_of(*who)) / drafted.steps);  // of the steps in which it took part
       const double read = chosen == kSelf ? ratio_ : 1;
       sequences += share, draft.rows += share * width_of(who->arm);
-      draft.entries += share * std::max(16.0, read * double(who->sequence.committed_len));
+      draft.entries += share * std::max(16.0, read * who->sequence.committed_len);
     }
     if (chosen < 0) continue;
     draft.sequences = std::max(1, int(sequences + 0.5));

@@ -22,12 +22,8 @@ struct Seen {
 class TreesUnderAuto : public testing::Test {
  protected:
   TreesUnderAuto()
-      : engine(load({
-            .model = tiny_path("qwen3-deep"),
-            .threads = 1,
-            .context_len = 256,
-            .drafters = {{.path = tiny_path("eagle3")}},
-        })) {}
+      : engine(load(
+            {.model = tiny_path("qwen3-deep"), .threads = 1, .context_len = 256, .drafters = {{.path = tiny_path("eagle3")}}})) {}
 
   // Every row costs `row_ms` more than the first one, drafts next to nothing; choosing entries for self is dear.
   Seen run(Request request, double row_ms, int tree_tokens = 0) {
@@ -60,7 +56,7 @@ class TreesUnderAuto : public testing::Test {
       const bool learned = who.chosen >= 0 && who.drafters[who.chosen].name == "eagle3";
       if (learned && tree.size > 0) {
         ++(who.branch ? seen.trees : seen.chains);
-        std::vector<int> children(size_t(tree.size) + 1, 0);
+        Ints children(tree.size + 1, 0);
         for (int node = 0; node < tree.size; ++node) seen.widest = std::max(seen.widest, ++children[tree.parents[node] + 1]);
         EXPECT_LE(tree.size, who.want_drafts);
         seen.accepted += who.sequence.len() - before - 1;

@@ -1,6 +1,5 @@
 #include "engine/cost_table.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -290,7 +290,7 @@ Status CostTable::load(const std::string& path, const CostKey& key, bool* found)
   if (found) *found = there;
   if (!there) return {};
   if (const Status status = from_json(text, key); !status.ok())
-    return Error{fmt::format("the table of costs is ignored, {}: {}", status.error().message, path)};
+    return failure("the table of costs is ignored, {}: {}", status.error().message, path);
   return {};
 }
 
@@ -327,7 +327,7 @@ Status write_atomically(const std::string& path, std::string_view text) {
     file.flush();
     if (!file) {
       if (replaces) std::filesystem::remove(temporary, error);
-      return Error{fmt::format("cannot write {}: is the folder writable, and is there space?", temporary)};
+      return failure("cannot write {}: is the folder writable, and is there space?", temporary);
     }
   }
   if (!replaces) return {};
@@ -335,7 +335,7 @@ Status write_atomically(const std::string& path, std::string_view text) {
   if (!error) return {};
   const std::string why = error.message();
   std::filesystem::remove(temporary, error);
-  return Error{fmt::format("cannot replace {}: {}", path, why)};
+  return failure("cannot replace {}: {}", path, why);
 }
 
 Status read_cache_file(const std::string& path, std::string& text, bool& found) {
@@ -344,14 +344,14 @@ Status read_cache_file(const std::string& path, std::string& text, bool& found) 
   if (path.empty()) return {};
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
-  if (!std::filesystem::is_regular_file(path, error)) return Error{fmt::format("not a file: {}", path)};
+  if (!std::filesystem::is_regular_file(path, error)) return failure("not a file: {}", path);
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const std::streamoff size = file ? std::streamoff(file.tellg()) : -1;
-  if (size < 0 || size > kMost) return Error{fmt::format("cannot be read, or above 16 MiB: {}", path)};
+  if (size < 0 || size > kMost) return failure("cannot be read, or above 16 MiB: {}", path);
   text.resize(size);
   file.seekg(0);
   file.read(text.data(), size);
-  if (!file) return Error{fmt::format("cannot be read: {}", path)};
+  if (!file) return failure("cannot be read: {}", path);
   found = true;
   return {};
 }

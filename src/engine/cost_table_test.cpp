@@ -153,7 +153,7 @@ TEST(CostTable, IgnoresForeignAndDamagedTables) {
     for (const char* bad : {"1e99,", "\"x\",", "null,", "[],", "-1,"}) {
       std::string text = good;
       const size_t at = text.find(part);
-      ASSERT_NE(at, std::string::npos) << part;
+      ASSERT_NE(at, text.npos) << part;
       const size_t value = at + std::string(part).size();
       text.replace(value, text.find_first_of(",]}", value) - value, std::string(bad).substr(0, std::string(bad).size() - 1));
       if (text != good && std::string(bad) != "-1,") { EXPECT_FALSE(other.from_json(text, kKey).ok()) << part << bad; }

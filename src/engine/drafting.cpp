@@ -1,7 +1,6 @@
 #include "engine/drafting.h"
 
-#include <fmt/format.h>
-
+#include "base/failure.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -37,8 +36,7 @@ Result<Part*> Drafting::acquire(std::list<Shared<Part>>& all, const std::string&
     for (auto n = std::ranges::count_if(all, idle); n >= int64_t(kMostIdle); --n)
       all.erase(std::ranges::find_if(all, idle));  // the least recently used
     if (all.size() >= kMostUsed)
-      return Error{
-          fmt::format("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed)};
+      return failure("more than {} different speculation settings at once; wait, or use one that is running", kMostUsed);
     Shared<Part> made{.key = key};
     HUNCH_TRY(made.part, make());
     all.push_back(std::move(made));

@@ -55,26 +55,26 @@ void cut(Generation& out, size_t tokens, std::string text) {
 
 }
 
-double Generation::mean_acceptance_length() const { return rounds == 0 ? 1.0 : 1.0 + double(accepted) / double(rounds); }
+double Generation::mean_acceptance_length() const { return rounds == 0 ? 1.0 : 1.0 + double(accepted) / rounds; }
 
 std::vector<double> Generation::acceptance_by_position() const {
   std::vector<double> out;
   for (size_t i = 0; i < drafted_by_position.size() && drafted_by_position[i] > 0; ++i)
-    out.push_back(double(accepted_by_position[i]) / double(drafted_by_position[i]));
+    out.push_back(double(accepted_by_position[i]) / drafted_by_position[i]);
   return out;
 }
 
 double Generation::tokens_per_second() const {
   return tokens.size() < 2 || milliseconds.first_to_last_token <= 0
       ? 0.0
-      : double(tokens.size() - 1) * 1e3 / milliseconds.first_to_last_token;
+      : (tokens.size() - 1) * 1e3 / milliseconds.first_to_last_token;
 }
 
 double Generation::plain_tokens_per_second() const {
-  return plain_milliseconds > 0 ? double(plain_tokens) * 1e3 / plain_milliseconds : 0.0;
+  return plain_milliseconds > 0 ? plain_tokens * 1e3 / plain_milliseconds : 0.0;
 }
 
-double Generation::experts_per_step() const { return steps > 0 ? double(experts_read) / double(steps) : 0.0; }
+double Generation::experts_per_step() const { return steps > 0 ? double(experts_read) / steps : 0.0; }
 
 double Generation::kv_bytes_per_token() const {
   return tokens.size() < 2 ? 0.0 : double(kv_bytes_read) / double(tokens.size() - 1);

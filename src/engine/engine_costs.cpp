@@ -35,14 +35,14 @@ std::string draft_kind_name(const RequestPlan& plan) {
 
 CostPriors cost_priors(EngineParts& parts, const RequestPlan& plan) {
   const ModelShape& shape = parts.model->shape();
-  const double bytes = double(parts.model->weight_bytes()), bits = parts.bits_per_weight();
+  const double bytes = parts.model->weight_bytes(), bits = parts.bits_per_weight();
   // Nominal bits a weight, scales included.
   const double draft_bits = !plan.draft_weights ? bits : *plan.draft_weights == DType::Q4_0 ? 4.5 : 8.5;
   const double element = double(kv_row_bytes(parts.geometry.dtype, parts.geometry.head_dim)) / parts.geometry.head_dim;
   CostPriors out;
   if (parts.backend->asynchronous()) out.bytes_per_second = 3e12, out.device_layers = int(shape.layers);
   out.weight_bytes = bytes;
-  out.kv_bytes_per_token = 2.0 * double(shape.layers) * double(shape.kv_heads) * double(shape.head_dim) * element;
+  out.kv_bytes_per_token = 2.0 * shape.layers * shape.kv_heads * shape.head_dim * element;
   // Compressed rows grow with the context, all else that sparse attention reads does not.
   if (shape.nsa.used()) out.kv_bytes_per_token /= shape.nsa.cmp_stride;
   out.drafts = {{draft_kind_name(plan), bits > 0 ? bytes * std::min(1.0, draft_bits / bits) : bytes}};
@@ -64,7 +64,7 @@ Status measure_costs(EngineParts& parts, const RequestPlan& plan, std::span<cons
   for (const int64_t depth : depths) {
     if (depth + wide.gamma + 1 > parts.context_len) continue;
     HUNCH_TRY(const auto bench, DepthBench::make(parts, depth, wide));
-    const double entries = double(depth), read = std::max(plan.policy.ratio * entries, double(plan.policy.min_tokens));
+    const double entries = depth, read = std::max(plan.policy.ratio * entries, double(plan.policy.min_tokens));
     const auto record = [](PassModel& model, const PassShape& shape, double ms) {
       for (int i = 0; i < kWeight; ++i) model.record(shape, ms);
     };

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/planner_testing.h"
+
 namespace hunch {
 namespace {
 
 TEST(BreakEven, IsWhereTheBestLengthNeitherGainsNorLoses) {
-  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
-  const Arm self{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, lookup{.name = "ngram"};
+  CostTable table(test::small_priors());
+  const Arm self = test::self_arm(), lookup{.name = "ngram"};
   for (double context : {1024.0, 4096.0, 28672.0})
     for (int batch : {1, 8})
       for (const Arm& arm : {self, lookup}) {

@@ -3,7 +3,6 @@
 
 #include <numeric>
 
-#include "base/test_results.h"
 #include "engine/defaults.h"
 #include "engine/test_engines.h"
 #include "engine/toy_parts.h"
@@ -48,10 +47,15 @@ struct Life {
   Generation stats;
 };
 
+std::unique_ptr<Solo> begun(EngineParts& parts, const Request& request) {
+  auto step = good(Solo::make(parts, good(plan_request(request, {}, 64)), request));
+  HUNCH_CHECK(step->prefill(nullptr).ok());
+  return step;
+}
+
 Life live(toy::Tables tables, int context_len, const Request& request) {
   auto parts = toy::make_parts(std::move(tables), "reference", context_len);
-  auto step = good(Solo::make(*parts, good(plan_request(request, {}, 64)), request));
-  HUNCH_CHECK(step->prefill(nullptr).ok());
+  auto step = begun(*parts, request);
   Life life;
   Sequence& sequence = step->sequence();
   life.lens.push_back(sequence.len());
@@ -66,9 +70,11 @@ Life live(toy::Tables tables, int context_len, const Request& request) {
   return life;
 }
 
+int64_t sum(const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); }
+
 Ints counted(int32_t from, int64_t count) {
   Ints out;
-  for (int64_t i = 0; i < count; ++i) out.push_back(int32_t((from + i) % kVocab));
+  for (int64_t i = 0; i < count; ++i) out.push_back((from + i) % kVocab);
   return out;
 }
 
@@ -110,8 +116,8 @@ class Bushy final : public Proposer {
     }
   }
 };
-const Register<Proposer> bushy{"bushy", "for tests",
-    [](const Proposer::Setup&) -> Result<std::unique_ptr<Proposer>> { return std::unique_ptr<Proposer>(new Bushy); }};
+const Register<Proposer> bushy{
+    "bushy", "for tests", [](const Proposer::Setup&) -> Proposer::Made { return std::unique_ptr<Proposer>(new Bushy); }};
 
 // Guesses a level apart share their place in the text: only the depth of a tree has to end where the request does, and only its
 // nodes where the context does.
@@ -145,7 +151,6 @@ TEST(Step, StopsAtTheFirstRejectionAndEmitsTheCorrection) {
 
 TEST(Step, CountsEveryPositionOfEveryRound) {
   const Life life = live(counting([](int64_t position) { return position % 7 == 3; }), 64, ask(40));
-  const auto sum = [](const std::vector<int64_t>& v) { return std::accumulate(v.begin(), v.end(), int64_t(0)); };
   EXPECT_EQ(sum(life.stats.drafted_by_position), life.stats.drafted);
   EXPECT_EQ(sum(life.stats.accepted_by_position), life.stats.accepted);
   ASSERT_EQ(std::ssize(life.stats.draft_rounds), life.stats.rounds);
@@ -164,10 +169,8 @@ TEST(Step, ReturnsEveryPage) {
   auto parts = toy::make_parts(counting(), "reference", 256);
   const int64_t pages = parts->pool->num_free();
   {
-    const Request request = toy::request({0}, 4, "match");
-    auto step = Solo::make(*parts, *plan_request(request, {}, 64), request);
-    ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
-    while (step.value()->sequence().len() < 200) ASSERT_TRUE(step.value()->round().ok());
+    auto step = begun(*parts, toy::request({0}, 4, "match"));
+    while (step->sequence().len() < 200) ASSERT_TRUE(step->round().ok());
     EXPECT_LT(parts->pool->num_free(), pages);
   }
   EXPECT_EQ(parts->pool->num_free(), pages);
@@ -186,17 +189,15 @@ TEST(Step, ADraftRowWithoutValidNumbersCostsOnlyItsGuesses) {
 // As a grammar adds what it leaves no choice about.
 TEST(Step, WhatWasAddedBehindGuessesIsNoChoiceOfTheDrafter) {
   auto parts = toy::make_parts(counting(), "reference", 256);
-  const Request request = toy::request({0}, 40, "match");
-  auto step = Solo::make(*parts, *plan_request(request, {}, 64), request);
-  ASSERT_TRUE(step.ok() && step.value()->prefill(nullptr).ok());
-  step.value()->hot_loop().after_drafts = [](Running& who) {
+  auto step = begun(*parts, toy::request({0}, 40, "match"));
+  step->hot_loop().after_drafts = [](Running& who) {
     DraftTree& tree = who.drafters[who.chosen].tree;
     EXPECT_EQ(tree.size, 1);
     for (int node = 1; node < 40; ++node) tree.tokens(node) = (tree.tokens(node - 1) + 1) % kVocab;
     tree.make_chain(40);
   };
-  ASSERT_TRUE(step.value()->round(0.999f).ok());
-  EXPECT_EQ(step.value()->stats().accepted, 40);
+  ASSERT_TRUE(step->round(0.999f).ok());
+  EXPECT_EQ(step->stats().accepted, 40);
 }
 
 // A tiny model through the public API.
@@ -248,20 +249,19 @@ TEST_F(Whole, EndOfTextInsideAnAcceptedRunEndsTheRequestThere) {
   int inside = 0;
   for (size_t at = 3; at < 40; at += 4) {
     const int32_t stop = all[at];
-    const size_t first = size_t(std::ranges::find(all, stop) - all.begin());
+    const size_t first = std::ranges::find(all, stop) - all.begin();
     auto r = request(150, 60);
     r.speculation.policy = "full";  // every draft is kept, so most stops fall inside a run
     r.stop_ids = {stop};
     std::vector<TokenEvent> events;
     auto run = good(engine->generate(r, [&](const TokenEvent& event) { return events.push_back(event), true; }));
-    EXPECT_EQ(run.tokens, Ints(all.begin(), all.begin() + int64_t(first)));
+    EXPECT_EQ(run.tokens, Ints(all.begin(), all.begin() + first));
     EXPECT_EQ(run.finish, FinishReason::Stop);
     EXPECT_EQ(events.size(), first);
-    const auto& kept = run.accepted_by_position;
-    EXPECT_EQ(std::accumulate(kept.begin(), kept.end(), int64_t(0)), run.accepted);
-    EXPECT_EQ(std::accumulate(run.draft_rounds.begin(), run.draft_rounds.end(), int64_t(0),
-                  [](int64_t all, const DraftRound& round) { return all + round.accepted; }),
-        run.accepted);
+    EXPECT_EQ(sum(run.accepted_by_position), run.accepted);
+    int64_t accepted = 0;
+    for (const DraftRound& round : run.draft_rounds) accepted += round.accepted;
+    EXPECT_EQ(accepted, run.accepted);
     inside += first > 0 && events.back().from == TokenEvent::From::Draft;
   }
   EXPECT_GE(inside, 3);
@@ -389,7 +389,7 @@ TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   auto sparse = request(200, 20), full = request(200, 20);
   full.speculation.policy = "full";
   const auto a = generate(*engine, sparse), b = generate(*engine, full);
-  EXPECT_LT(double(a.kv_bytes_read) / double(a.rounds), double(b.kv_bytes_read) / double(b.rounds));
+  EXPECT_LT(double(a.kv_bytes_read) / a.rounds, double(b.kv_bytes_read) / b.rounds);
 }
 
 }

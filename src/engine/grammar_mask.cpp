@@ -48,7 +48,7 @@ void GrammarMask::reset() {
 double GrammarMask::Bounded::seconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+  return double(t.tv_sec) + 1e-9 * t.tv_nsec;
 }
 
 void GrammarMask::append(int32_t token) {
@@ -92,7 +92,7 @@ std::string GrammarMask::forced(int place, size_t most_bytes) {
 
 // The place behind `token`, allowed or not; behind a refused one everything is.
 int GrammarMask::find(int place, int32_t token) {
-  for (size_t next = size_t(place) + 1; next < places_.size(); ++next)
+  for (size_t next = place + 1; next < places_.size(); ++next)
     if (places_[next].parent == place && places_[next].token == token) return int(next);
   Place next{.parent = place, .depth = places_[place].depth + 1, .token = token};
   next.allowed = places_[place].allowed && !broken_;

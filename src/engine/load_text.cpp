@@ -1,6 +1,6 @@
 #include "engine/load_text.h"
 
-#include <fmt/format.h>
+#include "base/failure.h"
 
 namespace hunch {
 
@@ -22,9 +22,9 @@ Result<Tokenizer> load_tokenizer(const Checkpoint& checkpoint) {
   if (!tokenizer) return tokenizer.error();
   const int64_t model_vocab = checkpoint.shape().vocab_size;
   if (model_vocab > 0 && tokenizer->vocab_size() > model_vocab)
-    return Error{fmt::format(
+    return failure(
         "tokenizer and model disagree: the tokenizer has {} tokens, the model {}; use the tokenizer the model was trained with",
-        tokenizer->vocab_size(), model_vocab)};
+        tokenizer->vocab_size(), model_vocab);
   return tokenizer;
 }
 

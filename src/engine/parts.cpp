@@ -1,8 +1,7 @@
 #include "engine/parts.h"
 
-#include <fmt/format.h>
-
 #include "base/clock.h"
+#include "base/failure.h"
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
@@ -27,8 +26,7 @@ std::string human_bytes(double bytes) {
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
   const auto type = name == "fp8_e4m3" ? DType::F8_E4M3 : dtype_named(name);
-  if (!type || !is_kv_dtype(*type))
-    return usage_error(fmt::format("unknown KV type '{}'; known: f32, f16, bf16, q8_0, fp8", name));
+  if (!type || !is_kv_dtype(*type)) return usage_error("unknown KV type '{}'; known: f32, f16, bf16, q8_0, fp8", name);
   return *type;
 }
 
@@ -45,14 +43,13 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   parts->options = options;
 
   if (options.chunk_len != 0 && options.chunk_len < defaults::kSelectingRows)
-    return usage_error(
-        fmt::format("prompt chunks of {} rows: at least {} are needed", options.chunk_len, defaults::kSelectingRows));
+    return usage_error("prompt chunks of {} rows: at least {} are needed", options.chunk_len, defaults::kSelectingRows);
   if (options.max_draft < 1 || options.max_draft > defaults::kMostDrafts)
-    return usage_error(fmt::format("max draft is {}; it must lie in [1, {}]", options.max_draft, defaults::kMostDrafts));
+    return usage_error("max draft is {}; it must lie in [1, {}]", options.max_draft, defaults::kMostDrafts);
 
   if (!options.trace.empty()) { HUNCH_TRY(parts->trace, Trace::open(options.trace)); }
   const auto* device = Register<Backend>::find(options.device);
-  if (!device) return usage_error(fmt::format("unknown device '{}'; known: {}", options.device, Register<Backend>::names()));
+  if (!device) return usage_error("unknown device '{}'; known: {}", options.device, Register<Backend>::names());
   HUNCH_TRY(parts->backend, device->make({.threads = options.threads, .isa = options.isa}));
 
   if (options.random_weights.empty()) {
@@ -60,15 +57,14 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
     HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
   } else {
     const auto type = dtype_named(options.random_weights);
-    if (!type)
-      return usage_error(fmt::format("unknown type of weights '{}'; known: bf16, f16, q8_0, q4_0, ...", options.random_weights));
+    if (!type) return usage_error("unknown type of weights '{}'; known: bf16, f16, q8_0, q4_0, ...", options.random_weights);
     HUNCH_TRY(parts->checkpoint, random_checkpoint(options.model, *type));
   }
   const ModelShape& shape = parts->checkpoint->shape();
   if (int& seqs = parts->options.max_num_seqs; seqs == 0)  // a seat of natively sparse attention has memory of its own
     seqs = parts->backend->asynchronous() && !shape.nsa.used() ? defaults::kSeatsOfDevices : defaults::kSeats;
   const auto* family = Register<Model>::find(shape.family);
-  if (!family) return Error{fmt::format("unknown architecture '{}'; known: {}", shape.family, Register<Model>::names())};
+  if (!family) return failure("unknown architecture '{}'; known: {}", shape.family, Register<Model>::names());
   Model::Setup setup{.backend = parts->backend.get(), .checkpoint = parts->checkpoint.get()};
   if (options.progress) setup.progress = [&](int64_t done, int64_t total) { options.progress("loading", done, total); };
   HUNCH_TRY(parts->model, family->make(setup));
@@ -84,12 +80,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 
   HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
   if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
-    return usage_error(fmt::format(
-        "KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim, shape.head_dim));
+    return usage_error(
+        "KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim, shape.head_dim);
   if (shape.nsa.used() && (kv_dtype == DType::Q8_0 || kv_dtype == DType::F8_E4M3))
     return usage_error(
-        "a model with natively trained sparse attention keeps K and V as bf16, f16 or f32: choose one of these by "
-        "--kv-type");
+        "a model with natively trained sparse attention keeps K and V as bf16, f16 or f32: choose one of these by --kv-type");
   if (shape.nsa.used() && !parts->backend->nsa_reads(kv_dtype))
     return usage_error("natively trained sparse attention runs on this device with --kv-type bf16 alone");
   parts->geometry = {
@@ -125,17 +120,16 @@ Status EngineParts::load_drafters() {
     } else {
       auto file = DrafterFile::open(wanted.path, wanted.method);
       if (own && !file.ok())
-        return usage_error(fmt::format(
-            "{} brings no prediction module for method {}; name a drafter by --model-draft", options.model, wanted.method));
+        return usage_error(
+            "{} brings no prediction module for method {}; name a drafter by --model-draft", options.model, wanted.method);
       HUNCH_TRY(made.file, std::move(file));
       made.name = wanted.method = made.file->method();
     }
     made.path = wanted.path;
-    if (learned_named(made.name)) return usage_error(fmt::format("two drafters of method {}: load one of a kind", made.name));
+    if (learned_named(made.name)) return usage_error("two drafters of method {}: load one of a kind", made.name);
     const auto* entry = Register<Proposer>::find(made.name);
     if (!entry)
-      return usage_error(
-          fmt::format("{}: no drafter of method '{}'; known: {}", wanted.path, made.name, Register<Proposer>::names()));
+      return usage_error("{}: no drafter of method '{}'; known: {}", wanted.path, made.name, Register<Proposer>::names());
     VocabMap vocab;
     if (made.name == "draft_model") { HUNCH_TRY(vocab, open_draft_model(wanted, made)); }
     HUNCH_TRY(made.proposer,
@@ -150,8 +144,8 @@ Status EngineParts::load_drafters() {
             .draft_vocab = &vocab}));
     const Needs needs = made.proposer->needs();
     if (needs.kv && geometry.dtype == DType::Q8_0 && needs.kv->head_dim > kMaxCodedDim)
-      return usage_error(fmt::format("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16",
-          wanted.path, kMaxCodedDim, needs.kv->head_dim));
+      return usage_error("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16", wanted.path,
+          kMaxCodedDim, needs.kv->head_dim);
     if (needs.rows) followers_.push_back(made.proposer.get());
     follows_last |= needs.rows && (needs.taps.empty() || needs.taps.back() + 1 == model->shape().layers);
     for (const int layer : needs.taps)
@@ -169,10 +163,10 @@ Result<VocabMap> EngineParts::open_draft_model(const DrafterOptions& wanted, Lea
   const int64_t columns = made.model->shape().vocab_size, of_target = checkpoint->shape().vocab_size;
   if (!tokenizer && columns == of_target) return VocabMap{};
   if (!tokenizer)
-    return usage_error(fmt::format(
-        "{}: a draft model of {} tokens for a target of {} random ones; use one of as many", wanted.path, columns, of_target));
+    return usage_error(
+        "{}: a draft model of {} tokens for a target of {} random ones; use one of as many", wanted.path, columns, of_target);
   auto own = load_tokenizer(*made.model);
-  if (!own) return Error{fmt::format("{}: {}", wanted.path, own.error().message)};
+  if (!own) return failure("{}: {}", wanted.path, own.error().message);
   return match_vocabularies({*tokenizer, of_target, options.model}, {*own, columns, wanted.path}, wanted.vocab_mode);
 }
 
@@ -189,7 +183,7 @@ Status EngineParts::plan_limits() {
   if (options.chunk_len == 0 && backend->asynchronous())
     alone = options.max_num_batched_tokens > 0 ? std::min(options.max_num_batched_tokens, 1 << 14) : defaults::kChunkAlone;
   if (options.chunk_len == 0) options.chunk_len = defaults::kChunk;
-  if (seqs < 1 || seqs > 4096) return usage_error(fmt::format("max num seqs is {}; it must lie in [1, 4096]", seqs));
+  if (seqs < 1 || seqs > 4096) return usage_error("max num seqs is {}; it must lie in [1, 4096]", seqs);
   const int least = seqs + 2 * defaults::kSelectingRows;
   const int crowd = std::max(2 * seqs, defaults::kVerifyRowsOfCrowds);
   const int answers = std::max(options.max_draft + 1, std::min(crowd, defaults::kVerifyRowsPerSequence * seqs));
@@ -199,11 +193,10 @@ Status EngineParts::plan_limits() {
   rows = int(std::min<int64_t>(rows, std::max<int64_t>(int64_t(seqs) * std::max(options.chunk_len, answers), least)));
   const ModelShape& shape = model->shape();
   const double needed = double(std::max(rows, alone)) * double(3 * shape.hidden + 2 * shape.widest_ffn()) * sizeof(float);
-  if (needed > 0.9 * double(backend->memory_bytes()))
-    return usage_error(fmt::format("max num batched tokens: a step of {} needs {}; lower it or the number of requests",
-        std::max(rows, alone), human_bytes(needed)));
-  if (rows < least)
-    return usage_error(fmt::format("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least));
+  if (needed > 0.9 * backend->memory_bytes())
+    return usage_error("max num batched tokens: a step of {} needs {}; lower it or the number of requests", std::max(rows, alone),
+        human_bytes(needed));
+  if (rows < least) return usage_error("max num batched tokens is {}; {} requests at once need at least {}", rows, seqs, least);
   limits = {
       .max_seqs = seqs,
       .rows = rows,
@@ -223,29 +216,27 @@ Status EngineParts::plan_memory() {
   if (options.context_len < 0) return usage_error("the context size is negative");
   context_len = options.context_len > 0 ? options.context_len : trained;
   if (context_len > std::max<int64_t>(trained * 64, 1 << 20))
-    return usage_error(fmt::format("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
-        std::max<int64_t>(trained * 64, 1 << 20)));
+    return usage_error("context of {} tokens: the model was trained for {}; use at most {}", context_len, trained,
+        std::max<int64_t>(trained * 64, 1 << 20));
   if (const int64_t longest = backend->longest_context(model->shape()); context_len > longest) {
     if (options.context_len > 0)
-      return usage_error(
-          fmt::format("context of {} tokens: {} reads at most {} of a {} model like this; lower -c, or use "
-                      "--device cpu",
-              context_len, backend->description(), longest, model->shape().family));
+      return usage_error("context of {} tokens: {} reads at most {} of a {} model like this; lower -c, or use --device cpu",
+          context_len, backend->description(), longest, model->shape().family);
     context_len = longest;
   }
   int64_t num_pages = pages_of(context_len);
-  const double memory = double(backend->memory_bytes());
+  const double memory = backend->memory_bytes();
   const NsaShape& nsa = model->shape().nsa;
   const auto compressed_pages = [&] {
     return nsa.used() ? std::max<int64_t>(1, pages_of(nsa.rows_of(context_len))) * options.max_num_seqs : 0;
   };
   const auto compressed_bytes = [&] { return double(compressed_pages()) * double(backend->kv_page_bytes(geometry)); };
   const auto pages_in = [&](double bytes) {
-    return int64_t(std::max(0.0, std::min(bytes, kMostOfMemory * memory) - compressed_bytes()) / double(page_bytes));
+    return int64_t(std::max(0.0, std::min(bytes, kMostOfMemory * memory) - compressed_bytes()) / page_bytes);
   };
   const int64_t seats = num_pages * options.max_num_seqs;
   if (options.kv_memory_bytes == 0 && backend->asynchronous()) {
-    const double total = double(backend->total_memory_bytes()), taken = total - memory;
+    const double total = backend->total_memory_bytes(), taken = total - memory;
     const int64_t most = pages_in(options.memory_share * total - taken - draft_copy_bytes());
     num_pages = std::max(num_pages, options.fill_memory && options.prefix_caching ? most : std::min(seats, most));
   } else if (options.kv_memory_bytes == 0) {
@@ -254,29 +245,25 @@ Status EngineParts::plan_memory() {
   if (options.kv_memory_bytes > 0) {
     const int64_t affordable = options.kv_memory_bytes / page_bytes;
     if (affordable < 1 || (options.context_len > 0 && affordable < num_pages))
-      return Error{
-          fmt::format("KV memory too small: {} given, {} needed for {} tokens ({} a page of {}); raise --kv-memory or lower -c",
-              human_bytes(double(options.kv_memory_bytes)), human_bytes(double(num_pages * page_bytes)), context_len,
-              human_bytes(double(page_bytes)), kPageLen)};
+      return failure("KV memory too small: {} given, {} needed for {} tokens ({} a page of {}); raise --kv-memory or lower -c",
+          human_bytes(options.kv_memory_bytes), human_bytes(double(num_pages * page_bytes)), context_len, human_bytes(page_bytes),
+          kPageLen);
     context_len = std::min(context_len, affordable * kPageLen);
     num_pages = std::min(affordable, options.prefix_caching ? std::max(seats, pages_in(memory)) : seats);
   }
-  const double needed = double(num_pages) * double(page_bytes) + compressed_bytes();
+  const double needed = double(num_pages) * page_bytes + compressed_bytes();
   if (needed > kMostOfMemory * memory)
-    return Error{
-        fmt::format("not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
-                    "or take --kv-type q8_0 or weights of a smaller type",
-            context_len, human_bytes(needed), human_bytes(memory))};
+    return failure(
+        "not enough memory for a context of {} tokens: its KV cache needs {}, there is {}; lower -c or --kv-memory, "
+        "or take --kv-type q8_0 or weights of a smaller type",
+        context_len, human_bytes(needed), human_bytes(memory));
   store = backend->make_kv_store(geometry, num_pages);
-  if (!store)
-    return Error{fmt::format("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len)};
+  if (!store) return failure("the KV cache of {} for {} tokens cannot be allocated; lower -c", human_bytes(needed), context_len);
   if (nsa.used()) {
     compressed = backend->make_kv_store(geometry, compressed_pages());
     if (!compressed)
-      return Error{
-          fmt::format("the compressed rows of {} sequences of {} tokens cannot be allocated; lower -c or the number of "
-                      "sequences",
-              options.max_num_seqs, context_len)};
+      return failure("the compressed rows of {} sequences of {} tokens cannot be allocated; lower -c or the number of sequences",
+          options.max_num_seqs, context_len);
   }
   pool.emplace(num_pages);
   for (Proposer* proposer : followers_) {
@@ -284,7 +271,7 @@ Status EngineParts::plan_memory() {
     Quarters quarters{.pool = &*pool, .max_rows = limits.most_rows(), .context_len = context_len};
     if (needs.kv) quarters.kv = backend->make_kv_store(geometry_of(*needs.kv), num_pages);
     if (needs.kv && !quarters.kv)
-      return Error{fmt::format("the drafters' KV cache for {} tokens cannot be allocated; lower -c", context_len)};
+      return failure("the drafters' KV cache for {} tokens cannot be allocated; lower -c", context_len);
     proposer->move_in(std::move(quarters));
   }
   if (options.prefix_caching) prefix_cache.emplace(*pool);
@@ -316,7 +303,7 @@ double EngineParts::bits_per_weight(double* weights) const {
   for (const Tensor& tensor : checkpoint->tensors()) {
     double count = 1;
     for (const int64_t extent : tensor.shape) count *= double(extent);
-    bytes += double(tensor.bytes), elements += count;
+    bytes += tensor.bytes, elements += count;
   }
   if (weights) *weights = elements;
   return elements > 0 ? 8 * bytes / elements : 0;

@@ -55,7 +55,7 @@ void Planner::open(int slot) {
 }
 
 double Planner::may_lose(const Slot& s, int arm) const {
-  return options_.loss_free + options_.loss_share * double(s.tokens) - s.lost[arm];
+  return options_.loss_free + options_.loss_share * s.tokens - s.lost[arm];
 }
 
 // Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
@@ -70,7 +70,7 @@ double Planner::price_of_time(std::span<const RequestView> views, double steady)
     const double gain = slot.recent_time > 0 ? slot.recent_tokens / slot.recent_time : 0;
     sum += steady + found * std::max(0.0, slot.weight * gain * plain - steady);
   }
-  return sum / double(views.size());
+  return sum / views.size();
 }
 
 void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
@@ -115,17 +115,17 @@ void Planner::weigh(std::span<const RequestView> views) {
   double sum = 0;
   for (const RequestView& view : views) {
     Slot& slot = slots_[view.slot];
-    slot.weight = (double(slot.rounds) + kUsualRounds) / (double(slot.tokens) + kUsualRounds * kUsualTokens);
+    slot.weight = (slot.rounds + kUsualRounds) / (slot.tokens + kUsualRounds * kUsualTokens);
     sum += slot.weight;
   }
-  for (const RequestView& view : views) slots_[view.slot].weight *= double(views.size()) / sum;
+  for (const RequestView& view : views) slots_[view.slot].weight *= views.size() / sum;
 }
 
 // Times of this step's passes by how many rows and sequences take part; contexts as they are now.
 bool Planner::price(std::span<const RequestView> views) {
   const int count = int(views.size());
   double entries = 0;
-  for (const RequestView& view : views) entries += double(view.context_len);
+  for (const RequestView& view : views) entries += view.context_len;
   width_ = options_.widest_counts && count > 1 ? kUsualWidth : 0;
   if (table_.verify.recorded() > kMature && count == sequences_ && std::abs(entries - priced_entries_) < kSameEntries * entries &&
       ++priced_ < kPriceEvery)
@@ -138,7 +138,7 @@ bool Planner::price(std::span<const RequestView> views) {
       curve[k] = alike && w > 0
           ? verify_curves_[0][k]
           : table_.verify.ms(
-                {.rows = double(count) * double(1 + k), .sequences = count, .entries = entries, .widest = double(kWidths[w])});
+                {.rows = double(count) * (1 + k), .sequences = count, .entries = entries, .widest = double(kWidths[w])});
       // More rows never take less, nor do as many that one request has more of: what the table makes of passes that it has not
       // seen must not make guesses look free.
       curve[k] = std::max({curve[k], verify_curves_[w > 0 ? w - 1 : 0][k], k > 0 ? curve[k - 1] : 0});
@@ -163,7 +163,7 @@ bool Planner::price(std::span<const RequestView> views) {
 double Planner::step_ms(int arm, double sequences) const {
   const auto& costs = steps_[arm];
   const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
-  return costs[low] + (sequences - double(low)) * (costs[low + 1] - costs[low]);
+  return costs[low] + (sequences - low) * (costs[low + 1] - costs[low]);
 }
 
 // Each request takes what is worth most at this price of a millisecond (`rate`, tokens), given that drafts with passes use arm
@@ -173,10 +173,10 @@ Planner::Totals Planner::fill(
     size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out) {
   const size_t arms = options_.arms.size();
   Totals totals{.tokens = double(count)};
-  double rows = double(count), one_more = 0;
+  double rows = count, one_more = 0;
   int learning = 0;
   std::ranges::fill(reach_, 0.0);
-  if (passing >= 0 && count > 1) one_more = (steps_[passing][count] - steps_[passing][1]) / double(count - 1);
+  if (passing >= 0 && count > 1) one_more = (steps_[passing][count] - steps_[passing][1]) / (count - 1);
   for (size_t i = 0; i < count; ++i) {
     Choice best;
     double most = insists_[i] ? -INFINITY : 0;
@@ -200,7 +200,7 @@ Planner::Totals Planner::fill(
     }
     out[i] = best;
     if (best.arm == kPlain) continue;
-    const Chain& chain = chains_[i * arms + size_t(best.arm)];
+    const Chain& chain = chains_[i * arms + best.arm];
     totals.tokens += chain.gain[best.gamma];
     rows += chain.drafts[best.gamma] * width_of(best.arm);
     if (!options_.arms[best.arm].passes) continue;
@@ -233,7 +233,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
   };
   const auto serves = [&](int arm) {  // all who insist
     for (size_t i = 0; i < count; ++i)
-      if (insists_[i] && (arm < 0 || chains_[i * options_.arms.size() + size_t(arm)].longest == 0)) return false;
+      if (insists_[i] && (arm < 0 || chains_[i * options_.arms.size() + arm].longest == 0)) return false;
     return true;
   };
   // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: so rows are also taken to
@@ -243,7 +243,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
     if (lookups && guessing_width_ > 0 && width != guessing_width_) continue;
     width_ = width;
     const int least = lookups || width == 0 ? 0 : kWidths[width - 1];  // shorter chains of all were tried with the width before
-    const double together = (verify_ms(kTogether * double(count)) - plain_ms_) / ((kTogether - 1) * double(count));
+    const double together = (verify_ms(kTogether * count) - plain_ms_) / ((kTogether - 1) * count);
     const double row_costs[] = {-1, together};
     for (const double row_ms : std::span(row_costs).first(count > 1 ? 2 : 1)) {
       if (serves(-1) && (widths == 1 || lookups == (width > 0))) attempt(row_ms, -1, 0);
@@ -264,12 +264,12 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
 // The cost of a plain step is what everything is judged by. It is made once where it is not known, and now and then again.
 bool Planner::plain_due(std::span<const RequestView> views) {
   double entries = 0;
-  for (const RequestView& view : views) entries += double(view.context_len);
+  for (const RequestView& view : views) entries += view.context_len;
   const int count = int(views.size());
   if (++steps_since_plain_ > kPlainEvery) return true;
   if (table_.verify.known({.rows = double(count), .sequences = count, .entries = entries})) return false;
-  uint8_t& asked = asked_plain_[size_t(std::clamp(int(log2_bucket(entries / count / 64)), 0, 15))]
-                               [size_t(std::clamp(int(log2_bucket(count)), 0, 7))];
+  uint8_t& asked =
+      asked_plain_[std::clamp(int(log2_bucket(entries / count / 64)), 0, 15)][std::clamp(int(log2_bucket(count)), 0, 7)];
   return asked < kPlainAsks && ++asked > 0;
 }
 
@@ -281,7 +281,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   const bool priced = price(views);
   std::array<double, kMaxArms> left_to_all{};
   for (const RequestView& view : views)
-    for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[view.slot], int(a)) / double(count);
+    for (size_t a = 0; a < arms; ++a) left_to_all[a] += may_lose(slots_[view.slot], int(a)) / count;
   bool found = false, insists = false;
   for (size_t i = 0; i < count; ++i) {
     Slot& slot = slots_[views[i].slot];
@@ -300,7 +300,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   // Steady: what would be done round after round without what lookups happened to find. Its rate is the price of time. Each
   // sweep's rate is a better price for the next (Dinkelbach); two suffice from the last step's. A crowd keeps it as long as its
   // prices.
-  const double plain_rate = double(count) / plain_ms_;
+  const double plain_rate = count / plain_ms_;
   const double least_rate = insists ? 0 : plain_rate;  // plain decoding is not a choice then
   double rate = std::max(plain_rate, std::min(last_rate_, 4 * plain_rate));
   const bool kept = !priced && count >= kMany && !insists &&
@@ -322,7 +322,7 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
   if (!found && price < 1.02 * rate)
     for (size_t i = 0; i < count; ++i) {
       const Choice& choice = steady_[i];
-      const int longest = choice.arm == kPlain ? 0 : chains_[i * arms + size_t(choice.arm)].longest;
+      const int longest = choice.arm == kPlain ? 0 : chains_[i * arms + choice.arm].longest;
       now_[i] = longest > 0 ? Choice{choice.arm, std::min(choice.gamma, longest)} : Choice{};
     }
   else best_choices(count, price, true, insists ? ~0u : !kept ? near_ : passes_.gamma > 0 ? 1u << passes_.arm : 0, now_);
@@ -342,11 +342,11 @@ void Planner::decide(std::span<const RequestView> views, std::span<Decision> dec
     learners += d.learn >= 0;
   }
   if (guesses == 0) steps_since_plain_ = 0;
-  const double rows = double(count) + guesses, guess_ms = (verify_ms(rows) - plain_ms_) / std::max(1.0, guesses);
+  const double rows = count + guesses, guess_ms = (verify_ms(rows) - plain_ms_) / std::max(1.0, guesses);
   for (size_t i = 0; i < count; ++i) {
     Decision& d = decisions[i];
     Slot& slot = slots_[views[i].slot];
-    const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + size_t(d.arm)];
+    const Chain* chain = d.arm == kPlain ? nullptr : &chains_[i * arms + d.arm];
     // In tokens that plain decoding of the batch would have made in the time.
     const double extra = extra_ms(d, chain, guess_ms, sharing);
     const double learning = d.learn >= 0 ? once_[d.learn][learners] / learners : 0;
@@ -443,7 +443,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
     // What the decision brings beyond its own time: a lookup that found much is not given up to try something else.
     double given_up = rate * plain_ms_ / sequences_ - 1;
     if (d.arm != kPlain) {
-      const Chain& chosen = chains_[i * arms + size_t(d.arm)];
+      const Chain& chosen = chains_[i * arms + d.arm];
       given_up = std::max(given_up, chosen.gain[d.gamma] - price * alone_ms(d.arm, chosen.drafts[d.gamma]));
     }
     for (size_t a = 0; a < arms; ++a) {
@@ -458,7 +458,7 @@ void Planner::probe(std::span<const RequestView> views, std::span<Decision> deci
       // Against what its time is worth, matches to come included, and against what was decided.
       const double worth = price * ms + given_up;
       if (slot.explored + std::max(0.0, worth - chain.gain[length]) >
-          options_.explore_free + options_.explore_share * double(slot.tokens))
+          options_.explore_free + options_.explore_share * slot.tokens)
         continue;
       if (arm.selects() && views[i].prepared != int(a)) {
         if (d.learn >= 0 && d.learn != int(a)) continue;

@@ -130,7 +130,7 @@ class Planner {
     const std::vector<double>& curve = verify_curves_[width_];
     const double at = std::clamp(rows * per_sequence_ - 1, 0.0, double(curve.size() - 1));
     const size_t low = std::min(size_t(at), curve.size() - 2);
-    return curve[low] + (at - double(low)) * (curve[low + 1] - curve[low]);
+    return curve[low] + (at - low) * (curve[low + 1] - curve[low]);
   }
   int most_guesses() const { return width_ == 0 ? kMaxPlannedDraft : kWidths[width_] - 1; }
   int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[arm].width; }

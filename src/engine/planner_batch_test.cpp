@@ -6,12 +6,13 @@
 namespace hunch {
 namespace {
 
-using test::decide_batch, test::record_batch;
+using namespace test;
 
 constexpr int kSelf = 0, kLookup = 1, kBatch = 8;
+constexpr double kSure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
 
 CostTable known_table(double first_guess_ms, double row_ms, double step_ms, double learn_ms = 0.05) {
-  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  CostTable table(small_priors());
   for (int i = 0; i < 60; ++i) {
     for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
       table.verify.record(
@@ -23,10 +24,7 @@ CostTable known_table(double first_guess_ms, double row_ms, double step_ms, doub
   }
   return table;
 }
-PlannerOptions options() {
-  return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "suffix", .prior_acceptance = 0.6}},
-      .max_slots = kBatch};
-}
+PlannerOptions options() { return {.arms = {self_arm(), {.name = "suffix", .prior_acceptance = 0.6}}, .max_slots = kBatch}; }
 RequestView looking_up(int slot, int length) {
   RequestView view{.slot = slot, .context_len = 20000, .arms = 1u << kLookup};
   view.found[kLookup] = {length, 3};
@@ -49,8 +47,7 @@ TEST(PlannerOfABatch, GuessesTogetherWhereNobodysGuessesAreWorthAPassOfAnotherKi
 TEST(PlannerOfABatch, TakesFromWhoHasMostWhereThereIsNoRoom) {
   const CostTable table = known_table(0.2, 0.002, 0.35);
   Planner planner(table, options());
-  const double sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
-  planner.seed(kLookup, 0, sure, 400, 3);
+  planner.seed(kLookup, 0, kSure, 400, 3);
   const auto decisions = decide_batch(planner, kBatch, kBatch + 10, [](int slot) { return looking_up(slot, slot == 5 ? 7 : 1); });
   for (int slot = 0; slot < kBatch; ++slot) EXPECT_EQ(decisions[slot].gamma, slot == 5 ? 3 : 1) << slot;
 }
@@ -61,8 +58,7 @@ TEST(PlannerOfABatch, GuessesWhatIsFoundBetweenPrices) {
   auto widest = options();
   widest.widest_counts = true;
   Planner planner(table, widest);
-  const double sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
-  planner.seed(kLookup, 0, sure, 400, 3);
+  planner.seed(kLookup, 0, kSure, 400, 3);
   for (const int length : {0, 7, 2})
     EXPECT_EQ(
         guessing(decide_batch(planner, kBatch, 90, [&](int slot) { return looking_up(slot, length); })), length ? kBatch : 0);
@@ -85,9 +81,9 @@ TEST(PlannerOfABatch, DoesNotSwingBetweenAllAndNothing) {
 TEST(PlannerOfABatch, LetsWhoHasNoLookupsDraftBesideThoseWhoDo) {
   const CostTable table = known_table(0.2, 0.002, 0.35);
   Planner planner(table, options());
-  const double good[] = {0.8, 0.8, 0.8, 0.8}, sure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
+  const double good[] = {0.8, 0.8, 0.8, 0.8};
   planner.seed(kSelf, 20000, good, 400);
-  planner.seed(kLookup, 0, sure, 400, 3);
+  planner.seed(kLookup, 0, kSure, 400, 3);
   int drafting = 0;
   std::vector<int> prepared(kBatch, kSelf);
   for (int round = 0; round < 60; ++round) {

@@ -43,7 +43,7 @@ struct Machine {
   double verify(const std::vector<int>& rows, double context) const {
     double total = 0, cache = 0;
     for (int r : rows) total += r, cache += context * 1.7e-4 * (1 + slope * (rows_factor(r) - 1));
-    return 0.5 * std::max(1.0, total / 10) + 0.01 * double(rows.size()) + cache;
+    return 0.5 * std::max(1.0, total / 10) + 0.01 * rows.size() + cache;
   }
   double step(int sequences, double context) const { return 0.17 + sequences * (0.025 + 6.5e-6 * context); }
   // Of a drafter's own network: a layer and a head, over a cache of its own.
@@ -142,7 +142,7 @@ inline double run(const Setup& setup, const std::vector<Arm>& arms, Planner* pla
       if (planner) planner->record({.slot = int(i), .drafted = d.gamma, .accepted = accepted});
     }
   }
-  return ms / double(made);
+  return ms / made;
 }
 
 // Means over seeds, milliseconds a token. Cold: an empty table and no counts. Warm: after one other run of the same kind.
@@ -155,7 +155,7 @@ inline Cell measure(
     Setup setup, const CostPriors& priors, const std::vector<Arm>& arms, const std::vector<int>& gammas, int seeds) {
   const auto mean = [&](const std::function<double()>& once) {
     double sum = 0;
-    for (int seed = 1; seed <= seeds; ++seed) setup.seed = uint64_t(seed), sum += once();
+    for (int seed = 1; seed <= seeds; ++seed) setup.seed = seed, sum += once();
     return sum / seeds;
   };
   const auto planned = [&](bool warm) {

@@ -1,5 +1,6 @@
 // The planner against the best fixed choice and against plain decoding, in simulations.
 #include "engine/planner_sim.h"
+#include "engine/planner_testing.h"
 
 namespace hunch {
 namespace {
@@ -21,11 +22,7 @@ std::vector<Text> texts() {
   };
 }
 
-CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}}; }
-std::vector<Arm> arms() {
-  return {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
-      {.name = "ngram", .prior_acceptance = 0.6}};
-}
+std::vector<Arm> arms() { return {test::self_arm(0.85), {.name = "ngram", .prior_acceptance = 0.6}}; }
 
 class Simulation : public testing::TestWithParam<int> {};
 
@@ -40,7 +37,7 @@ TEST_P(Simulation, IsNearTheBestFixedChoiceAndNeverBelowPlainDecoding) {
       for (const int batch : {1, 4, 16}) {
         if (batch > 1 && slope != 1.0) continue;
         const sim::Setup setup{{slope}, text, context, batch};
-        const Cell cell = measure(setup, priors(), arms(), {1, 2, 3, 4, 5, 7, 10, 13}, 4);
+        const Cell cell = measure(setup, test::small_priors(), arms(), {1, 2, 3, 4, 5, 7, 10, 13}, 4);
         SCOPED_TRACE(description(setup, cell));
         EXPECT_LE(cell.regret(cell.warm), kWorst);
         EXPECT_GE(cell.plain / cell.cold, kPlain);

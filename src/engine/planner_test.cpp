@@ -15,7 +15,7 @@ constexpr int kSelf = 0, kNgram = 1;
 
 const CostTable& known_table() {  // eight rows for the price of one, draft steps a tenth of it
   static const CostTable known = [] {
-    CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+    CostTable table(small_priors());
     for (int i = 0; i < 30; ++i)
       for (int batch : {1, 2, 4, 8})
         for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) {
@@ -28,8 +28,7 @@ const CostTable& known_table() {  // eight rows for the price of one, draft step
   return known;
 }
 PlannerOptions options(int slots = 1) {
-  return {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}, {.name = "ngram", .prior_acceptance = 0.6}},
-      .max_slots = slots};
+  return {.arms = {self_arm(), {.name = "ngram", .prior_acceptance = 0.6}}, .max_slots = slots};
 }
 RequestView view(int slot = 0) { return {.slot = slot, .context_len = 20000, .prepared = kSelf}; }
 
@@ -217,7 +216,7 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
 
 // A probe may make as much as plain decoding, and delay matches that make three times that.
 TEST(Planner, DoesNotProbeBetweenMatchesWhatMakesLess) {
-  CostTable table({.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}});
+  CostTable table(small_priors());
   for (int i = 0; i < 30; ++i) {
     for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) table.verify.record({rows, 1, 20000}, 0.3 + 0.01 * rows);
     table.drafts[0].step.record({1, 1, 600}, 0.26), table.drafts[0].learn.record({1, 1, 20000}, 0.01);

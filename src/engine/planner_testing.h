@@ -5,6 +5,12 @@
 
 namespace hunch::test {
 
+// A small model, drafts of it from Q4_0 weights over some entries; a look-up beside them.
+inline CostPriors small_priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}}}; }
+inline Arm self_arm(double prior_acceptance = Arm{}.prior_acceptance) {
+  return {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = prior_acceptance};
+}
+
 // Of requests in slots 0 to count - 1, each as view_of(slot) says.
 template <class ViewOf>
 std::vector<Decision> decide_batch(Planner& planner, int count, int budget, ViewOf view_of) {

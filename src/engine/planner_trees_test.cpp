@@ -13,7 +13,7 @@ constexpr int kChain = 2, kTree = 3, kWidth = 3;
 CostPriors priors() { return {.weight_bytes = 35e6, .drafts = {{"q4_0@0.03", 19e6}, {"eagle3", 6e6, 1024}}}; }
 std::vector<Arm> arms() {
   return {
-      {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85},
+      test::self_arm(0.85),
       {.name = "ngram", .prior_acceptance = 0.6},
       {.name = "eagle3", .passes = true, .ready = true, .draft_kind = 1, .prior_acceptance = 0.6},
       {.name = "eagle3 tree",

@@ -1,8 +1,8 @@
 #include "engine/profile.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -63,7 +63,7 @@ Status Profile::load(const std::string& path, const CostKey& key, Profile& out, 
   auto read = from_json(text, key);
   if (!read.ok()) {
     found = false;
-    return Error{fmt::format("the profile is ignored, {}; hunch tune makes a new one: {}", read.error().message, path)};
+    return failure("the profile is ignored, {}; hunch tune makes a new one: {}", read.error().message, path);
   }
   out = std::move(*read);
   return {};

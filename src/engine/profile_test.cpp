@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/planner_testing.h"
+
 namespace hunch {
 namespace {
 
@@ -26,7 +28,7 @@ TEST(Profile, RefusesForeignAndDamagedText) {
   for (const char* part : {"\"ratio\":0.03", "\"gamma\":6", "0.93", "\"version\":1"}) {
     std::string bad = good;
     const size_t at = bad.find(part);
-    ASSERT_NE(at, std::string::npos) << part;
+    ASSERT_NE(at, bad.npos) << part;
     const size_t value = bad.find_first_of("0123456789", at);
     bad.insert(value, "9");
     if (std::string_view(part) == "\"gamma\":6") bad.insert(value, "99999");
@@ -36,7 +38,7 @@ TEST(Profile, RefusesForeignAndDamagedText) {
 
 TEST(Profile, IsThePriorOfAPlannerByContext) {
   CostTable table({.drafts = {{"q4_0@0.03"}}});
-  Planner planner(table, {.arms = {{.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03}}});
+  Planner planner(table, {.arms = {test::self_arm()}});
   profile().apply(planner, 0);
   EXPECT_LT(planner.acceptance(0, 5000)[0], 0.65);
   EXPECT_GT(planner.acceptance(0, 30000)[0], 0.88);
@@ -44,8 +46,7 @@ TEST(Profile, IsThePriorOfAPlannerByContext) {
 
 TEST(Profile, CarriesWhatAnArmSawToAnotherPlanner) {
   CostTable table({.drafts = {{"q4_0@0.03"}}});
-  const PlannerOptions options{
-      .arms = {{.name = "suffix"}, {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = 0.85}}};
+  const PlannerOptions options{.arms = {{.name = "suffix"}, test::self_arm(0.85)}};
   Planner first(table, options), next(table, options);
   const std::vector<double> good(kMaxPlannedDraft, 0.97), bad(kMaxPlannedDraft, 0.1);
   first.seed(0, 0, bad, 30, 2), first.seed(0, 0, good, 30, 5), first.seed(1, 30000, good, 500), first.seed(1, 700, bad, 25);

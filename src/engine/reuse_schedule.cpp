@@ -1,10 +1,7 @@
 #include "engine/reuse_schedule.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 
-#include "engine/cost_table.h"
 #include "engine/token_run.h"
 
 namespace hunch {
@@ -12,10 +9,11 @@ namespace {
 
 using nlohmann::json;
 constexpr int kVersion = 1;
+constexpr std::string_view kAgain = "hunch tune --reuse-layers";
 constexpr size_t kHashed = 4096;  // bytes at either end of a tensor
 
 void mix(uint64_t& hash, const void* data, size_t bytes) {  // FNV-1a
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3u;
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3u;
 }
 
 bool is_number(const json& object, const char* key) {
@@ -56,8 +54,7 @@ Status check_identity(const json& file, const ModelIdentity& model, std::string_
   const ModelIdentity theirs{of["name"].get<std::string>(), of["hash"].get<std::string>(), int64_t(of["bytes"].get<double>()),
       int(of["layers"].get<double>())};
   if (theirs == model) return {};
-  return usage_error(
-      fmt::format("it was made for {}, loaded is {}: make one for this model by {}", theirs.text(), model.text(), again));
+  return usage_error("it was made for {}, loaded is {}: make one for this model by {}", theirs.text(), model.text(), again);
 }
 
 std::vector<int> ReuseSchedule::layers() const {
@@ -78,7 +75,6 @@ std::string ReuseSchedule::to_json() const {
 }
 
 Result<ReuseSchedule> ReuseSchedule::from_json(std::string_view text, const ModelIdentity& model) {
-  constexpr std::string_view kAgain = "hunch tune --reuse-layers";
   const json in = json::parse(text, nullptr, /*allow_exceptions=*/false);
   HUNCH_OK(check_identity(in, model, kAgain));
   const Error damaged{fmt::format("it is damaged; {} makes a new one", kAgain)};
@@ -103,31 +99,24 @@ Result<ReuseSchedule> ReuseSchedule::from_json(std::string_view text, const Mode
 }
 
 Result<ReuseSchedule> ReuseSchedule::load(const std::string& path, const ModelIdentity& model) {
-  std::string text;
-  bool found = false;
-  HUNCH_OK(read_cache_file(path, text, found));
-  if (!found) return usage_error(fmt::format("{}: there is no such file; hunch tune --reuse-layers makes one", path));
-  auto read = from_json(text, model);
-  if (!read.ok()) return usage_error(fmt::format("{}: {}", path, read.error().message));
-  return read;
+  return load_of_model<ReuseSchedule>(path, model, kAgain);
 }
 
 Result<ReuseSchedule> calibrate_reuse(
     EngineParts& parts, std::span<const Tokens> texts, int64_t scored, const std::function<bool(int, int)>& progress) {
   const int layers = parts.model->shape().layers;
   if (!parts.model->shape().nsa.used())
-    return usage_error(
-        fmt::format("reuse layers are for models with natively trained sparse attention, and this one ({}) has none",
-            parts.model->shape().family));
+    return usage_error("reuse layers are for models with natively trained sparse attention, and this one ({}) has none",
+        parts.model->shape().family);
   int64_t most = 0, tokens = 0;
   for (const auto& text : texts) {
     if (std::ssize(text) < scored + 2)
-      return usage_error(fmt::format("a text of {} tokens is too short to score {} of them", text.size(), scored));
+      return usage_error("a text of {} tokens is too short to score {} of them", text.size(), scored);
     most = std::max(most, std::ssize(text)), tokens += scored;
   }
   if (tokens == 0) return usage_error("no texts to calibrate with");
   HUNCH_TRY(const auto run, TokenRun::make(parts, most));
-  IndexSharing sharing{.reused = std::vector<uint8_t>(size_t(layers), 0)};
+  IndexSharing sharing{.reused = std::vector<uint8_t>(layers, 0)};
   const int rows = parts.options.chunk_len, total = 1 + layers * (layers - 1) / 2;
   int done = 0;
 
@@ -136,7 +125,7 @@ Result<ReuseSchedule> calibrate_reuse(
   const auto losses = [&](const std::vector<int>& candidates) -> Result<std::vector<double>> {
     std::vector<double> sums(candidates.size(), 0);
     for (const auto& text : texts) {
-      const auto begun = std::span(text).first(text.size() - size_t(scored) - 1), end = std::span(text).subspan(begun.size());
+      const auto begun = std::span(text).first(text.size() - scored - 1), end = std::span(text).subspan(begun.size());
       run->rewind(0), run->share(nullptr);
       run->feed(begun, rows, TokenRun::Logits::None);
       run->share(&sharing);
@@ -145,7 +134,7 @@ Result<ReuseSchedule> calibrate_reuse(
         run->rewind(std::ssize(begun));
         run->feed(end.first(scored), rows, TokenRun::Logits::All, [&](int64_t first, View<const float, 2> logits) {
           for (int64_t row = 0; row < logits.extent[0]; ++row)
-            sums[c] -= log_probability(logits[row], end[first + row + 1]) / double(tokens);
+            sums[c] -= log_probability(logits[row], end[first + row + 1]) / tokens;
         });
         if (candidates[c] >= 0) sharing.reused[candidates[c]] = 0;
         done += &text == &texts.back();

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "base/failure.h"
+#include "engine/cost_table.h"
 #include "engine/parts.h"
 
 namespace hunch {
@@ -21,6 +23,16 @@ ModelIdentity identity_of(const Checkpoint&);
 // "model" of such a file, and back. Errors: damaged; of another model, naming both and `again`, the command that makes it anew.
 nlohmann::json identity_json(const ModelIdentity&);
 Status check_identity(const nlohmann::json& file, const ModelIdentity&, std::string_view again);
+template <class T>
+Result<T> load_of_model(const std::string& path, const ModelIdentity& model, std::string_view again) {
+  std::string text;
+  bool found = false;
+  HUNCH_OK(read_cache_file(path, text, found));
+  if (!found) return usage_error("{}: there is no such file; {} makes one", path, again);
+  auto read = T::from_json(text, model);
+  if (!read.ok()) return usage_error("{}: {}", path, read.error().message);
+  return read;
+}
 
 struct ReuseSchedule {
   struct Step {

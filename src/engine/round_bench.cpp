@@ -1,8 +1,7 @@
 #include "engine/round_bench.h"
 
-#include <fmt/format.h>
-
 #include "base/clock.h"
+#include "base/failure.h"
 #include "engine/plan.h"
 #include "engine/token_run.h"
 
@@ -65,17 +64,17 @@ RoundBench::~RoundBench() {
 
 Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const Request& wanted, const RoundOptions& options) {
   if (options.batch > parts.limits.max_seqs)
-    return usage_error(fmt::format("{} requests at once, the engine was made for {}", options.batch, parts.limits.max_seqs));
+    return usage_error("{} requests at once, the engine was made for {}", options.batch, parts.limits.max_seqs);
   const int nodes = options.gamma + options.beside;
   if (options.batch * (nodes + 1) > parts.limits.verify_rows)
-    return usage_error(fmt::format(
-        "{} requests with {} drafts are more rows than the {} of a verify pass", options.batch, nodes, parts.limits.verify_rows));
+    return usage_error(
+        "{} requests with {} drafts are more rows than the {} of a verify pass", options.batch, nodes, parts.limits.verify_rows);
   auto bench = std::unique_ptr<RoundBench>(new RoundBench(parts, options));
   bench->goes_on_ = parts.learned_named(wanted.speculation.proposer) != nullptr;
   const int64_t most = options.depth + nodes + 2 + (bench->goes_on_ ? growth(options.gamma, options.rounds) : 0);
   if (most > parts.context_len)
-    return usage_error(fmt::format("a depth of {} tokens and the {} of the rounds do not fit the context of {}", options.depth,
-        most - options.depth, parts.context_len));
+    return usage_error("a depth of {} tokens and the {} of the rounds do not fit the context of {}", options.depth,
+        most - options.depth, parts.context_len);
   parts.forget_prefixes();
   Request request = wanted;
   request.prompt.resize(options.depth);
@@ -84,14 +83,14 @@ Result<std::unique_ptr<RoundBench>> RoundBench::make(EngineParts& parts, const R
   for (int slot = 0; slot < options.batch; ++slot) {
     HUNCH_TRY(const RequestPlan plan, plan_on(parts, request));
     HUNCH_TRY(auto made, Running::make(parts, plan, request));
-    made->rule = std::make_unique<Synthetic>(std::move(made->rule), options.acceptance, uint64_t(slot));
+    made->rule = std::make_unique<Synthetic>(std::move(made->rule), options.acceptance, slot);
     Sequence& sequence = made->sequence;
     sequence.slot = slot;
     sequence.max_len = most;
     sequence.pages = PageTable(parts.context_len);
     const bool fits = sequence.pages.grow_to(most, *parts.pool);
     bench->requests_.push_back(std::move(made));
-    if (!fits) return Error{fmt::format("no KV pages for {} requests of {} tokens; raise --kv-memory", options.batch, most)};
+    if (!fits) return failure("no KV pages for {} requests of {} tokens; raise --kv-memory", options.batch, most);
     fill_entries(parts, sequence, options.depth);
     bench->requests_.back()->seated();
     bench->step_.prepare(*bench->requests_.back());
@@ -168,11 +167,11 @@ Result<RoundCost> RoundBench::run(int gamma, int rounds) {
     whole.push_back(ms_since(start));
     end_round();
   }
-  cost.per_round = difference(parts_.backend->counters(), before, uint64_t(rounds));
-  cost.drafted = double(drafted() - drafted_before) / double(rounds) / double(requests_.size());
+  cost.per_round = difference(parts_.backend->counters(), before, rounds);
+  cost.drafted = double(drafted() - drafted_before) / rounds / requests_.size();
   if (cost.drafted < gamma)
-    return Error{fmt::format(
-        "{:.1f} guesses a round were made where {} were asked for: nothing can be said of such rounds", cost.drafted, gamma)};
+    return failure(
+        "{:.1f} guesses a round were made where {} were asked for: nothing can be said of such rounds", cost.drafted, gamma);
   cost.round_ms = median(whole);
   // What the odds give in the long run; the coins of these rounds would add their noise.
   double chance = 1;

@@ -1,7 +1,6 @@
 // RoundBench: rounds that it times are rounds that were asked for.
 #include "engine/round_bench.h"
 
-#include "base/test_results.h"
 #include "engine/test_engines.h"
 
 namespace hunch {

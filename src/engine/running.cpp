@@ -83,8 +83,7 @@ Status Running::add_drafter(const std::string& name) {
   drafter.tokens = parts_.backend->allocate(nodes * sizeof(int32_t), Memory::Shared);
   drafter.tree.tokens = drafter.tokens.view<int32_t>(nodes);
   const bool passes = drafter.proposer->uses_policy();
-  if (passes && plan.draft_weights && !plan.planned)
-    if (const auto made = parts_.draft_weights(*plan.draft_weights); !made.ok()) return made.error();
+  if (passes && plan.draft_weights && !plan.planned) HUNCH_OK(parts_.draft_weights(*plan.draft_weights));
   drafters.push_back(std::move(drafter));
   if (passes && !policy && !chooses_blocks()) {
     HUNCH_TRY(policy, parts_.drafting().acquire_policy(plan.policy_name, plan.policy));

@@ -25,7 +25,7 @@ void SampledRows::sample(
   const int rows = tree.size + 1;
   const View<int32_t, 1> positions(positions_.data(), rows);
   positions(0) = int32_t(sequence.len());
-  for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[size_t(row) - 1] + 1) + 1;
+  for (int row = 1; row < rows; ++row) positions(row) = positions(tree.parents[row - 1] + 1) + 1;
   const bool weighs = weighs_ && reads == Reads::Weights;
   View<float, 2> probs{};
   if (reads != Reads::Choices) probs = (weighs ? device_probs_ : probs_).view<float>(max_rows_, vocab_).slice(first, rows);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 namespace hunch {
 namespace {
@@ -33,13 +34,9 @@ TEST(LogitRulesOfARequest, TakeEveryField) {
   options.bad_words = {{9, 9}};
   options.min_tokens = 4, options.logprobs = 20, options.prompt_logprobs = 0;
   auto rules = test::good(logit_rules(options, kVocab, Ints{9}));
-  EXPECT_EQ(rules.repetition, 1.5f);
-  EXPECT_EQ(rules.presence, -2);
-  EXPECT_EQ(rules.frequency, 2);
-  EXPECT_EQ(rules.bias, options.logit_bias);
-  EXPECT_EQ(rules.allowed, options.allowed_token_ids);
-  EXPECT_EQ(rules.bad_words, options.bad_words);
-  EXPECT_EQ(rules.min_tokens, 4);
+  EXPECT_EQ(std::tie(rules.repetition, rules.presence, rules.frequency, rules.min_tokens), std::tuple(1.5f, -2, 2, 4));
+  EXPECT_EQ(std::tie(rules.bias, rules.allowed, rules.bad_words),
+      std::tie(options.logit_bias, options.allowed_token_ids, options.bad_words));
   EXPECT_EQ(rules.end_ids, (Ints{9}));
 }
 

@@ -108,6 +108,7 @@ class Machine {
           EXPECT_LE((page + 1) * kPageLen, who->sequence.committed_len);
         }
   }
+  const SchedulerStats& stats() const { return scheduler->stats(); }
   void run_dry(int most = 100000) {
     for (int i = 0; i < most && !seats.empty(); ++i) step();
     EXPECT_TRUE(seats.empty()) << "somebody starved";
@@ -124,6 +125,8 @@ class Machine {
 };
 
 constexpr SchedulerLimits kSmall{.max_seqs = 4, .rows = 64, .verify_rows = 24, .chunk_len = 48};
+constexpr SchedulerLimits kLong{.max_seqs = 4, .rows = 512, .verify_rows = 24, .chunk_len = 512};
+constexpr SchedulerLimits few(int seqs) { return {.max_seqs = seqs, .rows = 256, .verify_rows = 40, .chunk_len = 128}; }
 
 TEST(Scheduler, RunsPromptsInChunksBesideThoseThatDecode) {
   Machine machine(kSmall, 100);
@@ -169,15 +172,15 @@ TEST(Scheduler, DealsDraftsEvenlyAndNeverTakesARowFromOthers) {
 
 TEST(Scheduler, DropsDraftsBeforeItPreempts) {
   // Two requests fill all pages but for the last rows: drafts would need a page more.
-  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 2, false);
+  Machine machine(few(2), 2, false);
   machine.add(60, 4, 16);
   machine.add(60, 4, 16);
   machine.run_dry();
-  EXPECT_EQ(machine.scheduler->stats().preemptions, 0);
+  EXPECT_EQ(machine.stats().preemptions, 0);
 }
 
 TEST(Scheduler, PreemptsTheLastAndResumesIt) {
-  Machine machine({.max_seqs = 3, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 6, false);
+  Machine machine(few(3), 6, false);
   Seat& first = machine.add(64, 200);
   Seat& last = machine.add(64, 200);
   const int64_t first_arrival = first.arrival;
@@ -185,7 +188,7 @@ TEST(Scheduler, PreemptsTheLastAndResumesIt) {
   EXPECT_EQ(first.times_seated, 1);
   EXPECT_GT(last.times_unseated, 0);
   machine.run_dry();
-  EXPECT_GT(machine.scheduler->stats().preemptions, 0);
+  EXPECT_GT(machine.stats().preemptions, 0);
   EXPECT_EQ(machine.finished.front(), first_arrival);
 }
 
@@ -210,13 +213,13 @@ TEST(Scheduler, PriorityGoesFirstAndNobodyWaitsForEver) {
 }
 
 TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
-  Machine machine({.max_seqs = 4, .rows = 512, .verify_rows = 24, .chunk_len = 512}, 100);
+  Machine machine(kLong, 100);
   for (int i = 0; i < 3; ++i) machine.add(300, 20);
   machine.step();
   EXPECT_EQ(machine.scheduler->num_running(), 1) << "the others wait for what the first computes";
   machine.step();
   EXPECT_EQ(machine.scheduler->num_running(), 3);
-  EXPECT_EQ(machine.scheduler->stats().prefix_found, 2 * 256);
+  EXPECT_EQ(machine.stats().prefix_found, 2 * 256);
   machine.run_dry();
   for (int i = 0; i < 3; ++i) {
     Seat& seat = machine.add(300, 20);
@@ -225,7 +228,7 @@ TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
   machine.step();
   EXPECT_EQ(machine.scheduler->num_running(), 1) << "they end otherwise";
   machine.step();
-  EXPECT_EQ(machine.scheduler->stats().prefix_found, 2 * 256 + 2 * 192);
+  EXPECT_EQ(machine.stats().prefix_found, 2 * 256 + 2 * 192);
   machine.run_dry();
 }
 
@@ -241,8 +244,8 @@ TEST(Scheduler, NobodyTakesTheSeatOfOneOfBetterRankThatWasPreempted) {
 
 TEST(Scheduler, WhoIsPausedKeepsNeitherSeatNorPagesFromOthers) {
   // One seat, then pages for one.
-  for (const auto& [seqs, pages] : {std::pair(1, 100), std::pair(4, 5)}) {
-    Machine machine({.max_seqs = seqs, .rows = 256, .verify_rows = 40, .chunk_len = 128}, pages, false);
+  for (const auto& [seqs, pages] : {std::pair(1, 100), {4, 5}}) {
+    Machine machine(few(seqs), pages, false);
     Seat& slow = machine.add(150, 100);
     for (int i = 0; i < 5; ++i) machine.step();
     slow.paused = true;
@@ -282,29 +285,29 @@ TEST(Scheduler, DraftsLeaveHalfOfAStepToPromptsAndTakeAllWhereThereAreNone) {
   EXPECT_EQ(plan.decodes[0].drafts, 31);
   ASSERT_EQ(plan.chunks.size(), 1u);
   EXPECT_EQ(plan.chunks[0].rows, 32);
-  EXPECT_EQ(machine.scheduler->stats().drafts_dropped, 50 - 31);
-  EXPECT_EQ(machine.scheduler->stats().prefix_asked, 0) << "there is no cache";
+  EXPECT_EQ(machine.stats().drafts_dropped, 50 - 31);
+  EXPECT_EQ(machine.stats().prefix_asked, 0) << "there is no cache";
 }
 
 TEST(Scheduler, WaitsForThePageOfTheFirstTokenToo) {
-  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 3, false);
+  Machine machine(few(2), 3, false);
   machine.add(100, 20), machine.add(64, 20);
   machine.run_dry();
-  EXPECT_EQ(machine.scheduler->stats().preemptions, 0);
+  EXPECT_EQ(machine.stats().preemptions, 0);
 }
 
 TEST(Scheduler, WhatAPreemptedRequestFindsOfItsOwnWasNotFoundAtFirst) {
-  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 6);
+  Machine machine(few(2), 6);
   machine.add(64, 200);
   Seat& last = machine.add(100, 200);
   last.turn(0, 1);
   while (last.times_seated < 2) machine.step();
-  EXPECT_GT(machine.scheduler->stats().prefix_found, 0);
+  EXPECT_GT(machine.stats().prefix_found, 0);
   EXPECT_EQ(last.found, 0);
 }
 
 TEST(Scheduler, TheWorstOfThosePausedLeaves) {
-  Machine machine({.max_seqs = 2, .rows = 256, .verify_rows = 40, .chunk_len = 128}, 100, false);
+  Machine machine(few(2), 100, false);
   Seat &better = machine.add(8, 50, 0, -1), &worse = machine.add(8, 50);
   machine.step();
   better.paused = worse.paused = true;

@@ -1,6 +1,5 @@
 #include "engine/service.h"
 
-#include <fmt/format.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/failure.h"
 #include "engine/approximation.h"
 #include "engine/ending.h"
 #include "engine/sampling_options.h"
@@ -16,18 +16,21 @@ namespace hunch {
 namespace {
 
 double now_ms() { return ms_since({}); }
+Clock::duration clock_time(double ms) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+}
 
 Status check_prompt(const Request& request, const EngineParts& parts) {
   const int64_t vocab = parts.model->shape().vocab_size, length = std::ssize(request.prompt);
   if (length == 0) return usage_error("the prompt is empty: give at least one token");
   if (length >= parts.context_len)
-    return Error{fmt::format("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)",
-        length, parts.context_len)};
+    return failure("the prompt has {} tokens, the context holds {}: shorten the prompt or raise -c (and --kv-memory)", length,
+        parts.context_len);
   for (int64_t i = 0; i < length; ++i)
     if (request.prompt[i] < 0 || request.prompt[i] >= vocab)
-      return usage_error(fmt::format("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[i], vocab));
+      return usage_error("prompt token {} is {}; ids must lie in [0, {})", i, request.prompt[i], vocab);
   if (request.max_tokens < -1 || request.max_tokens == 0)
-    return usage_error(fmt::format("max tokens is {}; it must be at least 1, or -1 for no limit", request.max_tokens));
+    return usage_error("max tokens is {}; it must be at least 1, or -1 for no limit", request.max_tokens);
   return {};
 }
 
@@ -117,7 +120,7 @@ Result<Channel*> Service::enqueue(const Request& request, OnNews on_news) {
   const int free_seats = std::max(0, parts_.limits.max_seqs - stats_.running);
   if (stats_.waiting + int(orders_.size()) >= parts_.options.max_waiting + free_seats) {
     ++stats_.requests_refused;
-    return Error{fmt::format("{} requests are waiting, no more are taken: try again later", parts_.options.max_waiting)};
+    return failure("{} requests are waiting, no more are taken: try again later", parts_.options.max_waiting);
   }
   channels_.push_back(std::make_unique<Channel>(std::move(on_news)));
   orders_.push_back({request, std::move(plan), channels_.back().get(), now_ms()});
@@ -222,12 +225,12 @@ void Service::count_step(const StepPlan& plan) {
     const int64_t tokens = run->sequence.len() - run->emitted_first;
     step_tokens += tokens;
     if (plain <= 0 || !run->failure.ok()) continue;
-    run->stats.plain_tokens += tokens, run->stats.plain_milliseconds += plain * double(tokens);
-    made += tokens, plain_all += plain * double(tokens) / double(running_.size());
+    run->stats.plain_tokens += tokens, run->stats.plain_milliseconds += plain * tokens;
+    made += tokens, plain_all += plain * tokens / running_.size();
   }
   const std::lock_guard lock(mutex_);
   stats_.step_tokens += step_tokens;
-  const size_t power = size_t(std::bit_width(uint64_t(std::max<int64_t>(1, step_tokens) - 1)));
+  const size_t power = std::bit_width(uint64_t(std::max<int64_t>(1, step_tokens) - 1));
   ++stats_.steps_by_tokens[std::min(power, stats_.steps_by_tokens.size() - 1)];
   stats_.experts_read += report.experts_read;
   stats_.draft_ms += report.draft_ms, stats_.pass_ms += report.pass_ms, stats_.select_ms += report.select_ms;
@@ -241,8 +244,7 @@ void Service::trace_step(const StepPlan& plan, Clock::time_point start) {
   const StepReport& report = step_.report();
   double at = 0;
   const auto part = [&](std::string_view name, double ms, const std::string& args) {
-    const auto from = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(at));
-    if (ms > 0) trace.span(0, name, from, ms, args);
+    if (ms > 0) trace.span(0, name, start + clock_time(at), ms, args);
     at += ms;
   };
   int64_t prompt_rows = 0;
@@ -275,8 +277,7 @@ void Service::begin(const StepPlan& plan) {
     session.lane = ++lanes_;
     parts_.trace->lane(session.lane, fmt::format("request {}", session.lane));
     const double waited = session.running->stats.milliseconds.queued;
-    parts_.trace->span(session.lane, "wait",
-        Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(waited)), waited,
+    parts_.trace->span(session.lane, "wait", Clock::now() - clock_time(waited), waited,
         fmt::format(R"("prompt_tokens":{})", session.running->stats.prompt_tokens));
   }
 }

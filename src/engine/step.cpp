@@ -1,8 +1,7 @@
 #include "engine/step.h"
 
-#include <fmt/format.h>
-
 #include "base/clock.h"
+#include "base/failure.h"
 #include "engine/approximation.h"
 #include "engine/grammar_drafts.h"
 #include "engine/sampling_options.h"
@@ -27,9 +26,9 @@ class Stopwatch {
 };
 
 Error numerical_error(int64_t position) {
-  return Error{fmt::format(
+  return failure(
       "numerical_error: the model has no valid logits for the token at position {}; its weights may hold NaN or infinity",
-      position)};
+      position);
 }
 
 uint64_t kv_bytes(const Backend& backend) {
@@ -407,11 +406,11 @@ Error Step::nothing_chosen(const Running& who, int64_t position) {
   const float* left =
       patch_.apply({.logits = View<const float, 2>(zeros.data(), 1, vocab), .state = who.sequence.logit_state.get()}, 0);
   if (std::any_of(left, left + vocab, [](float x) { return std::isfinite(x); })) return numerical_error(position);
-  return Error{
-      fmt::format("grammar_dead_end: no token may follow at position {}: the structure asked for, with the other rules of the "
-                  "request, leaves none, or its grammar has too many readings; loosen logit_bias, allowed_token_ids or "
-                  "bad_words, or the structure",
-          position)};
+  return failure(
+      "grammar_dead_end: no token may follow at position {}: the structure asked for, with the other rules of the "
+      "request, leaves none, or its grammar has too many readings; loosen logit_bias, allowed_token_ids or "
+      "bad_words, or the structure",
+      position);
 }
 
 // The device failed: nothing of this step is known.

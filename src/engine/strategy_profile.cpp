@@ -1,10 +1,6 @@
 #include "engine/strategy_profile.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
-
-#include "engine/cost_table.h"
 
 namespace hunch {
 namespace {
@@ -51,17 +47,10 @@ const StrategyProfile::Row* StrategyProfile::row_for(std::string_view precision_
   return best;
 }
 
-int StrategyProfile::most_depth() const {
+int StrategyProfile::most(int RankedStrategy::*of) const {
   int most = 0;
   for (const Row& row : rows)
-    for (const RankedStrategy& s : row.ranked) most = std::max(most, s.depth);
-  return most;
-}
-
-int StrategyProfile::most_nodes() const {
-  int most = 0;
-  for (const Row& row : rows)
-    for (const RankedStrategy& s : row.ranked) most = std::max(most, s.nodes);
+    for (const RankedStrategy& s : row.ranked) most = std::max(most, s.*of);
   return most;
 }
 
@@ -122,13 +111,7 @@ Result<StrategyProfile> StrategyProfile::from_json(std::string_view text, const 
 }
 
 Result<StrategyProfile> StrategyProfile::load(const std::string& path, const ModelIdentity& model) {
-  std::string text;
-  bool found = false;
-  HUNCH_OK(read_cache_file(path, text, found));
-  if (!found) return usage_error(fmt::format("{}: there is no such file; {} makes one", path, kAgain));
-  auto read = from_json(text, model);
-  if (!read.ok()) return usage_error(fmt::format("{}: {}", path, read.error().message));
-  return read;
+  return load_of_model<StrategyProfile>(path, model, kAgain);
 }
 
 void StrategyGuard::enter(const StrategyProfile::Row& row) {
@@ -145,7 +128,7 @@ bool StrategyGuard::go_to(size_t at) {
 
 size_t StrategyGuard::plain() const {
   const auto& all = row_->ranked;
-  return size_t(std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin());
+  return std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin();
 }
 
 // Below expectation: fewer guesses are accepted than were when it was profiled, or it is slower than plain decoding was then.

@@ -29,8 +29,7 @@ struct StrategyProfile {
 
   // The row of a class for a context; beyond the last one that. Null: the class was not profiled.
   const Row* row_for(std::string_view precision_class, int64_t context_len) const;
-  int most_depth() const;
-  int most_nodes() const;
+  int most(int RankedStrategy::*of) const;
 
   std::string to_json() const;
   // Errors as those of ReuseSchedule.

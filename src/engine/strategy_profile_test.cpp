@@ -96,8 +96,8 @@ TEST(StrategyProfile, ReadsBackAndFindsTheRangeOfAContext) {
   EXPECT_EQ(read.row_for("strict", 99999)->last_len, 8192);
   EXPECT_TRUE(read.row_for("approx", 5000)->ranked[0].depth_first);
   EXPECT_EQ(read.row_for("reuse", 1), nullptr);
-  EXPECT_EQ(read.most_depth(), 4);
-  EXPECT_EQ(read.most_nodes(), 12);
+  EXPECT_EQ(read.most(&RankedStrategy::depth), 4);
+  EXPECT_EQ(read.most(&RankedStrategy::nodes), 12);
   EXPECT_EQ(strategy_regimes(40000), (std::vector<int64_t>{4096, 8192, 12288, 16384, 32768, 65536}));
 }
 
@@ -122,10 +122,9 @@ TEST(StrategyProfile, RefusesDamageAndOtherModels) {
   EXPECT_TRUE(refused());
   test::expect_error(StrategyProfile::load(testing::TempDir() + "/none.json", kModel), "there is no such file");
   for (size_t cut = 0; cut < good.size(); cut += 7) EXPECT_FALSE(StrategyProfile::from_json(good.substr(0, cut), kModel).ok());
-  for (const auto& [from, to] : {std::pair("\"depth\":4", "\"depth\":-1"), std::pair("\"nodes\":4", "\"nodes\":3"),
-           std::pair("\"group_rows\":1", "\"group_rows\":0"), std::pair("4096", "0"), std::pair("[]", "[0]"),
-           std::pair("[]", "[6]"), std::pair("\"depth\":4", "\"depth\":0"), std::pair("\"top_k\":1", "\"top_k\":17"),
-           std::pair("\"accepted\":0", "\"accepted\":-1"), std::pair("\"first_len\":0", "\"first_len\":4096")}) {
+  for (const auto& [from, to] : {std::pair("\"depth\":4", "\"depth\":-1"), {"\"nodes\":4", "\"nodes\":3"},
+           {"\"group_rows\":1", "\"group_rows\":0"}, {"4096", "0"}, {"[]", "[0]"}, {"[]", "[6]"}, {"\"depth\":4", "\"depth\":0"},
+           {"\"top_k\":1", "\"top_k\":17"}, {"\"accepted\":0", "\"accepted\":-1"}, {"\"first_len\":0", "\"first_len\":4096"}}) {
     std::string bad = good;
     bad.replace(bad.find(from), std::string_view(from).size(), to);
     EXPECT_FALSE(StrategyProfile::from_json(bad, kModel).ok()) << to;

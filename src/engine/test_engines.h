@@ -143,7 +143,7 @@ inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
 // K and V of entries [0, entries) of a sequence, every layer and head, as fp32 (exact for every KV type).
 inline std::vector<float> kv_of(Engine& engine, const Sequence& sequence, int64_t entries) {
   KvStore& store = *engine.parts().store;
-  std::vector<float> out(size_t(entries) * size_t(store.layers * store.kv_heads * store.head_dim) * 2);
+  std::vector<float> out(entries * store.layers * store.kv_heads * store.head_dim * 2);
   float* to = out.data();
   for (int layer = 0; layer < store.layers; ++layer)
     for (int head = 0; head < store.kv_heads; ++head)

@@ -1,6 +1,6 @@
 #include "engine/token_run.h"
 
-#include <fmt/format.h>
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -34,18 +34,17 @@ void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
 }
 
 TokenRun::TokenRun(EngineParts& parts) : parts_(parts) {
-  const size_t rows = size_t(parts.pass->max_rows());
+  const size_t rows = parts.pass->max_rows();
   const ModelShape& shape = parts.model->shape();
   ids_ = parts.backend->allocate(rows * sizeof(int32_t), Memory::Shared);
-  hidden_ = parts.backend->allocate(rows * size_t(shape.hidden) * sizeof(float));
+  hidden_ = parts.backend->allocate(rows * shape.hidden * sizeof(float));
   logits_ = parts.backend->allocate(size_t(kLogitRows) * shape.vocab_size * sizeof(float), Memory::Shared);
 }
 
 TokenRun::~TokenRun() { sequence_.pages.release_past(0, *parts_.pool); }
 
 Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max_len, const std::atomic<bool>* interrupted) {
-  if (max_len > parts.context_len)
-    return Error{fmt::format("{} tokens do not fit the context of {}", max_len, parts.context_len)};
+  if (max_len > parts.context_len) return failure("{} tokens do not fit the context of {}", max_len, parts.context_len);
   auto run = std::unique_ptr<TokenRun>(new TokenRun(parts));
   parts.forget_prefixes();  // idle pages of earlier requests
   run->sequence_.pages = PageTable(parts.context_len);

@@ -1,17 +1,17 @@
 #include "engine/trace.h"
 
-#include <fmt/format.h>
-
 #include <cerrno>
 #include <cstring>
+
+#include "base/failure.h"
 
 namespace hunch {
 
 Result<std::unique_ptr<Trace>> Trace::open(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "we");
-  if (!file) return Error{fmt::format("cannot write the trace {}: {}", path, std::strerror(errno))};
+  if (!file) return failure("cannot write the trace {}: {}", path, std::strerror(errno));
   std::unique_ptr<Trace> trace(new Trace(file));
-  if (!trace->file_) return Error{fmt::format("cannot write the trace {}: is there space?", path)};
+  if (!trace->file_) return failure("cannot write the trace {}: is there space?", path);
   return trace;
 }
 

@@ -1,10 +1,9 @@
 #include "engine/verify_calibration.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/failure.h"
 #include "engine/cost_table.h"
 
 namespace hunch {
@@ -40,7 +39,7 @@ CheckRecord make_record(int layers, int rows) {
 
 std::vector<int> choose_anchors(std::span<const double> similarity, int layers, int count, int most) {
   const auto like = [&](int a, int b) { return similarity[a * layers + b]; };
-  std::vector<int> order(size_t(layers) - 1);
+  std::vector<int> order(layers - 1);
   std::iota(order.begin(), order.end(), 1);
   std::ranges::stable_sort(order, [&](int a, int b) { return like(a, a - 1) < like(b, b - 1); });
   std::vector<int> anchors{0};  // J(M_1, M_0) = 0 by definition: always the least
@@ -80,7 +79,7 @@ VerifyCalibration VerifyCalibration::of(const CheckRecord& record, std::string m
   for (const auto& layer : record.ratios) {
     auto& betas = out.expert_betas.emplace_back();
     for (auto ratios : layer) {  // the median: half of the rows lie below
-      const auto middle = ratios.begin() + ptrdiff_t(ratios.size() / 2);
+      const auto middle = ratios.begin() + ratios.size() / 2;
       std::nth_element(ratios.begin(), middle, ratios.end());
       betas.push_back(*middle);
     }
@@ -98,10 +97,10 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
   std::string text;
   bool found = false;
   HUNCH_OK(read_cache_file(path, text, found));
-  if (!found) return usage_error(fmt::format("--verify-calibration: no such file: {}", path));
+  if (!found) return usage_error("--verify-calibration: no such file: {}", path);
   const json in = json::parse(text, nullptr, /*allow_exceptions=*/false);
   const Error damaged =
-      usage_error(fmt::format("--verify-calibration: {} is no calibration; hunch tune FILE --calibrate-verify makes one", path));
+      usage_error("--verify-calibration: {} is no calibration; hunch tune FILE --calibrate-verify makes one", path);
   if (!in.is_object() || in.value("kind", json()) != "hunch verify calibration" || in.value("version", json()) != kVersion ||
       !in.contains("model") || !in["model"].is_string() || !in.contains("layers") || !in.contains("anchors") ||
       !in["anchors"].is_array() || !in.contains("channel_sizes") || !in.contains("expert_betas"))
@@ -109,9 +108,8 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
   VerifyCalibration out{.model = in["model"].get<std::string>(), .layers = layers};
   if (out.model != model || in["layers"] != layers)
     return usage_error(
-        fmt::format("--verify-calibration: {} is of the model {}, this is {}: make one with hunch tune FILE "
-                    "--calibrate-verify",
-            path, out.model, model));
+        "--verify-calibration: {} is of the model {}, this is {}: make one with hunch tune FILE --calibrate-verify", path,
+        out.model, model);
   for (const json& layer : in["anchors"]) {
     if (!layer.is_number_integer() || layer.get<int64_t>() < 0 || layer.get<int64_t>() >= layers) return damaged;
     out.anchors.push_back(layer.get<int>());

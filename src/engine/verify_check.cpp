@@ -1,6 +1,6 @@
 #include "engine/verify_check.h"
 
-#include <fmt/format.h>
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -9,9 +9,9 @@ bool thins_attention(const SparseVerification& s) { return s.ratio < 1; }
 bool thins_channels(const SparseVerification& s) { return s.channel_threshold > 0 || s.channel_share > 0; }
 
 Error needs_calibration(std::string_view what) {
-  return usage_error(fmt::format(
+  return usage_error(
       "{} needs a calibration of this model: hunch tune FILE --calibrate-verify OUT makes one, --verify-calibration OUT loads it",
-      what));
+      what);
 }
 
 }
@@ -22,7 +22,7 @@ Status check_sparse_values(const SpeculationOptions& o) {
   HUNCH_CHECK(!s.on || !s.drafts);
   if (!o.verify) return usage_error("unverified decoding checks nothing: leave out the sparse verification");
   const auto wrong = [](std::string_view what, auto value, std::string_view allowed) {
-    return usage_error(fmt::format("sparse verification: {} is {}; it must {}", what, value, allowed));
+    return usage_error("sparse verification: {} is {}; it must {}", what, value, allowed);
   };
   if (!(s.ratio > 0 && s.ratio <= 1)) return wrong("the ratio of entries", s.ratio, "lie in (0, 1]");
   if (s.dense_len < 0) return wrong("the dense length", s.dense_len, "be 0 or more");
@@ -41,14 +41,14 @@ Status check_sparse_values(const SpeculationOptions& o) {
   if (!(s.expert_mass >= 0 && s.expert_mass < 1)) return wrong("the mass of experts left out", s.expert_mass, "lie in [0, 1)");
   const bool passes = o.proposer == "self" || o.proposer == "cascade" || o.proposer == "staged";
   if (s.drafts && !passes && o.proposer != "auto")
-    return usage_error(fmt::format(
+    return usage_error(
         "--verify drafts thins the passes of the model that draft, and method {} has none: say self, cascade or staged",
-        o.proposer));
+        o.proposer);
   if (s.on && thins_attention(s) && passes)
-    return usage_error(fmt::format(
+    return usage_error(
         "method {} guesses by what a check of all entries learns, and this check reads a part of them: say ngram, suffix or a "
         "drafter, or leave attention exact (--verify-ratio 1)",
-        o.proposer));
+        o.proposer);
   return {};
 }
 
@@ -58,8 +58,8 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
   if (!s.on && !s.drafts) return out;
   out.drafts = s.drafts;
   if (parts.backend->asynchronous() && thins_attention(s) && s.scope == "joint")
-    return usage_error(fmt::format(
-        "{} has a budget for each head alone: say --verify-scope per_head, or --device cpu", parts.backend->description()));
+    return usage_error(
+        "{} has a budget for each head alone: say --verify-scope per_head, or --device cpu", parts.backend->description());
   const VerifyCalibration* known = parts.calibration ? &*parts.calibration : nullptr;
   if (thins_attention(s)) {
     if (shape.nsa.used())
@@ -100,11 +100,10 @@ Result<CheckOptions> check_options(const EngineParts& parts, const SparseVerific
   }
   if (s.skip_experts > 0) {
     if (shape.num_experts == 0)
-      return usage_error(
-          fmt::format("sparse verification: {} has no experts to leave out (--verify-experts {})", shape.name, s.skip_experts));
+      return usage_error("sparse verification: {} has no experts to leave out (--verify-experts {})", shape.name, s.skip_experts);
     if (s.skip_experts >= shape.experts_per_token)
-      return usage_error(fmt::format("sparse verification: a row goes to {} experts; at most {} may be left out, not {}",
-          shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts));
+      return usage_error("sparse verification: a row goes to {} experts; at most {} may be left out, not {}",
+          shape.experts_per_token, shape.experts_per_token - 1, s.skip_experts);
     ExpertRule rule{
         .mode = *expert_skip_named(s.expert_mode),
         .most = s.skip_experts,

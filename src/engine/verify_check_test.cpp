@@ -1,7 +1,6 @@
 // Sparse verification of whole engines: exact where nothing is left out, labelled where something is, apart from everybody else.
 #include "engine/verify_check.h"
 
-#include "base/test_results.h"
 #include "engine/approximation.h"
 #include "engine/test_engines.h"
 
@@ -19,6 +18,7 @@ Request sparse(Request request, SparseVerification how) {
 std::unique_ptr<Engine> tiny(const std::string& name, int64_t context_len) {
   return load({.model = tiny_path(name), .threads = 2, .context_len = context_len});
 }
+std::unique_ptr<Engine> wren() { return load({.model = wren_path(), .threads = 2, .context_len = 1024}); }
 Request random_request(Engine& engine, int prompt_len, uint64_t seed, int64_t max_tokens) {
   return ask(random_prompt(prompt_len, int(engine.parts().model->shape().vocab_size), seed), max_tokens);
 }
@@ -28,7 +28,7 @@ VerifyCalibration made_up(Engine& engine) {
   const ModelShape& shape = engine.parts().model->shape();
   VerifyCalibration out{.model = verify_model_name(engine.parts()), .layers = shape.layers, .anchors = {0}};
   out.channel_sizes.assign(shape.layers, std::vector<float>(19, 0.01f));
-  out.expert_betas.assign(shape.layers, std::vector<float>(size_t(std::max(1, shape.experts_per_token)), 2.0f));
+  out.expert_betas.assign(shape.layers, std::vector<float>(std::max(1, shape.experts_per_token), 2.0f));
   return out;
 }
 
@@ -66,7 +66,7 @@ TEST(SparseVerification, SaysWhatAttentionLeftOut) {
         EXPECT_EQ(a.since_token, 1) << "the first came of the prompt's exact pass";
         EXPECT_GT(a.passes, 0);
         // (300 x 0.1 + 64 x 0.9) / 16 = 5.5 blocks of 19, and the last may be short.
-        EXPECT_NEAR(double(a.entries_read) / double(a.entries), 90.0 / 305, 0.06) << scope;
+        EXPECT_NEAR(double(a.entries_read) / a.entries, 90.0 / 305, 0.06) << scope;
         EXPECT_TRUE(approximation_text(a).starts_with("LOSSY: the check read ")) << approximation_text(a);
       }
     }
@@ -113,9 +113,9 @@ TEST(SparseVerification, LeavesOutChannelsAndExperts) {
 
 // Lossy K and V never serve an exact request, and an exact request beside a lossy one says what it says alone.
 TEST(SparseVerification, KeepsToItself) {
-  const auto engine = load({.model = wren_path(), .threads = 2, .context_len = 1024});
+  const auto engine = wren();
   const auto exact = ask(copying_prompt(engine->tokenizer(), 500, 3), 24);
-  const auto expected = generate(*load({.model = wren_path(), .threads = 2, .context_len = 1024}), exact).tokens;
+  const auto expected = generate(*wren(), exact).tokens;
   const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16, .channel_threshold = 0.05});
   const auto first = generate(*engine, lossy);
   EXPECT_FALSE(first.lossless);
@@ -176,10 +176,9 @@ TEST(ThinnedDrafts, LeaveTheStreamAsItIs) {
 
 // What such a request leaves in the cache is exact: others build on it, as it builds on theirs, and its company stays as it is.
 TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
-  const auto load = [] { return test::load({.model = wren_path(), .threads = 2, .context_len = 1024}); };
-  const auto engine = load();
+  const auto engine = wren();
   const auto exact = ask(copying_prompt(engine->tokenizer(), 360, 3), 48);
-  const auto expected = generate(*load(), exact).tokens;
+  const auto expected = generate(*wren(), exact).tokens;
   Request thin = exact;
   thin.speculation.proposer = "staged", thin.speculation.num_tokens = 12;
   thin.speculation.sparse = {.drafts = true, .dense_len = 64, .block = 16, .channel_threshold = 0.05};
@@ -194,7 +193,7 @@ TEST(ThinnedDrafts, ShareTheirPagesWithExactRequests) {
   next.prompt.insert(next.prompt.end(), first.tokens.begin(), first.tokens.end());
   const auto longer = generate(*engine, next);
   EXPECT_GT(longer.reused_tokens, std::ssize(exact.prompt)) << "what the thinned drafts' request left behind";
-  EXPECT_EQ(longer.tokens, generate(*load(), next).tokens);
+  EXPECT_EQ(longer.tokens, generate(*wren(), next).tokens);
   const auto lossy = sparse(exact, {.ratio = 0.1, .dense_len = 64, .block = 16});
   auto a = engine->submit(thin), b = engine->submit(lossy), c = engine->submit(exact), d = engine->submit(thin);
   ASSERT_TRUE(a.ok() && b.ok() && c.ok() && d.ok());
@@ -248,11 +247,11 @@ TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
   std::vector<double> likeness(36, 0.7);
   for (int i = 0; i < 6; ++i) likeness[i * 7] = 1;
   for (int i = 0; i < 5; ++i) likeness[i * 6 + i + 1] = likeness[(i + 1) * 6 + i] = near[i];
-  EXPECT_EQ(choose_anchors(likeness, 6, 1, 1), (std::vector<int>{0})) << "the first always";
-  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (std::vector<int>{0, 2, 4}));
+  EXPECT_EQ(choose_anchors(likeness, 6, 1, 1), (Ints{0})) << "the first always";
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (Ints{0, 2, 4}));
   likeness[5 * 6 + 4] = 0.5;  // layer 5 drifted from the anchor that serves it
-  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (std::vector<int>{0, 2, 4})) << "no more than asked for";
-  EXPECT_EQ(choose_anchors(likeness, 6, 3, 6), (std::vector<int>{0, 2, 4, 5}));
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 3), (Ints{0, 2, 4})) << "no more than asked for";
+  EXPECT_EQ(choose_anchors(likeness, 6, 3, 6), (Ints{0, 2, 4, 5}));
   EXPECT_EQ(choose_anchors(likeness, 6, 9, 9).size(), 6u);
 }
 
@@ -261,7 +260,7 @@ TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
   const auto path = testing::TempDir() + "calibration.json";
   ASSERT_TRUE(made_up(*engine).save(path).ok());
   EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
-  EXPECT_EQ(load(options)->parts().calibration->anchors, std::vector<int>{0});
+  EXPECT_EQ(load(options)->parts().calibration->anchors, Ints{0});
   options.model = tiny_path("qwen3-moe");
   const auto refused = error_of(Engine::load(options));
   expect_part(refused, verify_model_name(engine->parts()));

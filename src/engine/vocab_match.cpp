@@ -1,10 +1,9 @@
 #include "engine/vocab_match.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -18,10 +17,10 @@ Status check_same(const Vocabulary& target, const Vocabulary& draft) {
   for (int32_t id = 0; id < common; ++id) {
     const std::string_view a = target.tokenizer.token_bytes(id), b = draft.tokenizer.token_bytes(id);
     if (a.empty() || b.empty() || a == b) continue;  // holes are padding, too
-    return usage_error(fmt::format(
+    return usage_error(
         "{}: not the target's vocabulary: token {} is {} there and {} in {}; use a draft model of the target's family, "
         "or draft vocabulary mode \"intersection\", which guesses the tokens that both have",
-        draft.source, id, excerpt(b), excerpt(a), target.source));
+        draft.source, id, excerpt(b), excerpt(a), target.source);
   }
   return {};
 }
@@ -77,13 +76,13 @@ class Matcher {
 
 Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& draft, const std::string& mode) {
   if (mode != "same" && mode != "intersection")
-    return usage_error(fmt::format("unknown draft vocabulary mode {}; known: same, intersection", excerpt(mode)));
+    return usage_error("unknown draft vocabulary mode {}; known: same, intersection", excerpt(mode));
   if (mode == "same") HUNCH_OK(check_same(target, draft));
   VocabMap map = Matcher(target, draft).map(mode == "same");
   const auto guessed = [](int32_t id) { return id >= 0; };
   if (std::ranges::none_of(map.target_ids, guessed))
     return usage_error(
-        fmt::format("{}: has no token in common with {}; use a draft model of the target's family", draft.source, target.source));
+        "{}: has no token in common with {}; use a draft model of the target's family", draft.source, target.source);
   if (target.columns != draft.columns) return map;
   for (int32_t id = 0; id < int32_t(draft.columns); ++id)
     if (map.target_ids[id] != id) return map;

@@ -6,6 +6,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // All bytes, then whatever else; an empty text is a hole, "<...>" a special token.
 Tokenizer tokenizer_of(std::vector<std::string> more, int first_byte = 0) {
   std::vector<std::string> tokens;
@@ -18,21 +20,22 @@ Tokenizer tokenizer_of(std::vector<std::string> more, int first_byte = 0) {
     tokens.push_back(special ? token : spell_bytes(token));
     types.push_back(special ? 3 : token.empty() ? 5 : 1);
   }
-  return test::good(
-      Tokenizer::from_gguf({.model = "gpt2", .pre = "qwen2", .tokens = tokens, .token_types = types, .eos_id = end}));
+  return good(Tokenizer::from_gguf({.model = "gpt2", .pre = "qwen2", .tokens = tokens, .token_types = types, .eos_id = end}));
 }
 
+const std::vector<std::string> kUsual{"he", "ll", "<end>"};
+
 VocabMap matched(const Vocabulary& target, const Vocabulary& draft, const char* mode) {
-  return test::good(match_vocabularies(target, draft, mode));
+  return good(match_vocabularies(target, draft, mode));
 }
 
 TEST(VocabMatch, EqualVocabulariesNeedNoMap) {
-  const Tokenizer a = tokenizer_of({"he", "ll", "<end>"}), b = tokenizer_of({"he", "ll", "<end>"});
+  const Tokenizer a = tokenizer_of(kUsual), b = tokenizer_of(kUsual);
   for (const char* mode : {"same", "intersection"}) EXPECT_TRUE(matched({a, 259, "a"}, {b, 259, "b"}, mode).same()) << mode;
 }
 
 TEST(VocabMatch, PaddingOnEitherSideIsNeverGuessedAndAlwaysReadable) {
-  const Tokenizer a = tokenizer_of({"he", "ll", "<end>"}), b = tokenizer_of({"he", "ll", "<end>", "", ""});
+  const Tokenizer a = tokenizer_of(kUsual), b = tokenizer_of({"he", "ll", "<end>", "", ""});
   for (const char* mode : {"same", "intersection"})
     for (const auto& [of_target, of_draft] : {std::pair{259, 264}, {264, 261}, {264, 264}}) {
       const VocabMap map = matched({a, of_target, "a"}, {b, of_draft, "b"}, mode);
@@ -55,10 +58,10 @@ TEST(VocabMatch, TokensThatOneSideLacksAreNeitherGuessedNorMissed) {
 }
 
 TEST(VocabMatch, ModeSameNamesTheFirstTokenThatDiffers) {
-  const Tokenizer a = tokenizer_of({"he", "ll", "<end>"}), b = tokenizer_of({"he", "wo", "<eot>"});
+  const Tokenizer a = tokenizer_of(kUsual), b = tokenizer_of({"he", "wo", "<eot>"});
   const auto refused = match_vocabularies({a, 259, "big.gguf"}, {b, 259, "small.gguf"}, "same");
   for (const char* word : {"small.gguf", "token 257", "\"wo\"", "\"ll\"", "big.gguf", "intersection"})
-    test::expect_error(refused, word);
+    expect_error(refused, word);
   const Tokenizer c = tokenizer_of({"he", "ll", "<eot>"});
   EXPECT_FALSE(match_vocabularies({a, 259, "a"}, {c, 259, "c"}, "same").ok()) << "special tokens count";
 }
@@ -66,7 +69,7 @@ TEST(VocabMatch, ModeSameNamesTheFirstTokenThatDiffers) {
 TEST(VocabMatch, IntersectionMatchesBytesWhateverTheirIds) {
   const Tokenizer a = tokenizer_of({"he", "hello", "<end>"}), b = tokenizer_of({"<end>", "lo", "he"}, 100);
   const VocabMap map = matched({a, 259, "a"}, {b, 259, "b"}, "intersection");
-  std::vector<int> times(259);
+  Ints times(259);
   for (int32_t own = 0; own < 259; ++own) {
     const int32_t id = map.target_ids[own];
     EXPECT_EQ(id < 0, own == 257) << own;  // "lo"
@@ -79,15 +82,15 @@ TEST(VocabMatch, IntersectionMatchesBytesWhateverTheirIds) {
 }
 
 TEST(VocabMatch, NoIdLiesBehindTheColumnsOfADraftModel) {
-  const Tokenizer a = tokenizer_of({"he", "ll", "<end>"});
+  const Tokenizer a = tokenizer_of(kUsual);
   for (const char* mode : {"same", "intersection"})
     for (const int32_t id : matched({a, 259, "a"}, {a, 258, "b"}, mode).own_ids) EXPECT_LT(id, 258) << mode;
-  test::expect_error(match_vocabularies({a, 1, "a"}, {tokenizer_of({}, 9), 1, "b"}, "intersection"), "no token in common");
+  expect_error(match_vocabularies({a, 1, "a"}, {tokenizer_of({}, 9), 1, "b"}, "intersection"), "no token in common");
 }
 
 TEST(VocabMatch, RefusesUnknownModes) {
   const Tokenizer a = tokenizer_of({});
-  test::expect_error(match_vocabularies({a, 256, "a"}, {a, 256, "a"}, "similar"), "known: same, intersection");
+  expect_error(match_vocabularies({a, 256, "a"}, {a, 256, "a"}, "similar"), "known: same, intersection");
 }
 
 }

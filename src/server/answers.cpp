@@ -112,9 +112,8 @@ void Server::handle(std::shared_ptr<Exchange> exchange) {
   const bool quiet = match.route == Route::Health || match.route == Route::Metrics;
   exchange->on_over = [this, id, quiet, name = match.name, address = request.address, since = Clock::now()](int status) {
     metrics_->answered(status);
-    const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     log_.write(quiet ? Log::Debug : Log::Info, "answered",
-        {{"route", name.empty() ? std::string_view("?") : name}, {"status", int64_t(status)}, {"seconds", seconds},
+        {{"route", name.empty() ? std::string_view("?") : name}, {"status", int64_t(status)}, {"seconds", ms_since(since) / 1e3},
             {"client", address}, {"request_id", id}});
   };
   if (auto refused = refusal(request, match)) return exchange->reply(std::move(*refused));
@@ -128,14 +127,15 @@ void Server::refused(std::string_view reason, int status) {
   log_.write_seldom(Log::Info, reason, "refused", {{"reason", reason}, {"status", int64_t(status)}});
 }
 
+void Server::refuse_full(Exchange& exchange) {
+  refused("queue_full", 429);
+  exchange.reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
+}
+
 void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std::string& request_id) {
   const Endpoint endpoint = route == Route::Completions ? Endpoint::Completions : Endpoint::ChatCompletions;
   auto request = std::make_shared<Generating>(*world_, exchange, endpoint, request_id);
-  if (!request->start()) {
-    refused("queue_full", 429);
-    return exchange->reply(
-        error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
-  }
+  if (!request->start()) { return refuse_full(*exchange); }
   requests_.emplace(request.get(), std::move(request));
 }
 
@@ -163,10 +163,9 @@ void Server::compute(std::shared_ptr<Exchange> exchange, Route route) {
                                                 : detokenize_answer(body, models_, options_.api);
         loop_.post([exchange, outcome = std::move(outcome)] { exchange->reply(reply_of(outcome)); });
       },
-      size_t(options_.limits.max_queued));
+      options_.limits.max_queued);
   if (taken) return;
-  refused("queue_full", 429);
-  exchange->reply(error_reply(api_error(429, "too many requests are waiting to be read: try again later", "queue_full", 1)));
+  refuse_full(*exchange);
 }
 
 HttpReply Server::health() const {

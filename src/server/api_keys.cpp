@@ -1,9 +1,8 @@
 #include "server/api_keys.h"
 
-#include <fmt/format.h>
-
 #include <fstream>
 
+#include "base/failure.h"
 #include "server/sha256.h"
 
 namespace hunch {
@@ -16,7 +15,7 @@ Status ApiKeys::set(const std::vector<std::string>& keys, const std::string& fil
   }
   if (!file.empty()) {
     std::ifstream in(file);
-    if (!in) return usage_error(fmt::format("--api-key-file: cannot be read: {}", file));
+    if (!in) return usage_error("--api-key-file: cannot be read: {}", file);
     size_t found = 0;
     for (std::string line; std::getline(in, line);) {
       while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
@@ -25,7 +24,7 @@ Status ApiKeys::set(const std::vector<std::string>& keys, const std::string& fil
       ++found;
     }
     // A file without keys would open the server to everybody.
-    if (found == 0) return usage_error(fmt::format("--api-key-file: there is no key in it: {}", file));
+    if (found == 0) return usage_error("--api-key-file: there is no key in it: {}", file);
   }
   digests_ = std::move(digests);
   return {};

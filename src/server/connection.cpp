@@ -156,7 +156,7 @@ void Connection::read_some() {
   if (n == 0) return peer_finished();
   if (!lingering_ && !closing_) {
     in_.erase(0, std::exchange(in_at_, 0));
-    in_.append(buffer.data(), size_t(n));
+    in_.append(buffer.data(), n);
     if (!exchange_) parse();
   }
   want_input();
@@ -283,7 +283,7 @@ void Connection::flush() {
   while (open() && unsent() > 0) {
     const ssize_t n = ::send(descriptor_.native_handle(), out_.data() + out_at_, unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
-      out_at_ += size_t(n);
+      out_at_ += n;
       progress_at_ = Clock::now();
       continue;
     }
@@ -378,7 +378,7 @@ void Connection::tick(Clock::time_point now) {
   if (!head_known_) return refuse("slow_headers", 408, "the headers did not come in time");
   const size_t came = parser_->get().body().size() - std::exchange(body_seen_, parser_->get().body().size());
   watched_since_ = now;
-  if (double(came) < watched * double(limits_.min_body_rate)) refuse("slow_body", 408, "the body comes too slowly");
+  if (double(came) < watched * limits_.min_body_rate) refuse("slow_body", 408, "the body comes too slowly");
 }
 
 }

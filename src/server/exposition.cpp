@@ -8,9 +8,9 @@
 namespace hunch {
 
 void Histogram::observe(double value, int64_t times) {
-  const size_t at = size_t(std::ranges::lower_bound(bounds_, value) - bounds_.begin());  // bounds are inclusive
+  const size_t at = std::ranges::lower_bound(bounds_, value) - bounds_.begin();  // bounds are inclusive
   counts_[at] += times;
-  sum_ += value * double(times);
+  sum_ += value * times;
 }
 
 void Exposition::family(std::string_view name, std::string_view type, std::string_view help) {
@@ -26,7 +26,7 @@ void Exposition::histogram(Labels labels, const Histogram& histogram) {
     sample("_bucket", labels, fmt::format("{}", histogram.bounds()[i]), double(so_far += histogram.counts()[i]));
   sample("_bucket", labels, "+Inf", double(so_far += histogram.counts().back()));
   sample("_sum", labels, "", histogram.sum());
-  sample("_count", labels, "", double(so_far));
+  sample("_count", labels, "", so_far);
 }
 
 void Exposition::sample(std::string_view suffix, Labels labels, std::string_view bound, double value) {

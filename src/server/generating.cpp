@@ -37,7 +37,7 @@ bool Generating::start() {
   const ServerLimits& limits = world_.options.limits;
   body_bytes_ = std::ssize(body_);
   const bool room = (world_.pending_bytes += body_bytes_) <= std::max(limits.max_pending_bytes, body_bytes_);
-  if (room && world_.workers.submit([self = shared_from_this()] { self->read(); }, size_t(limits.max_queued))) return true;
+  if (room && world_.workers.submit([self = shared_from_this()] { self->read(); }, limits.max_queued)) return true;
   world_.pending_bytes -= body_bytes_;
   return false;
 }

@@ -2,24 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <boost/beast/core/string.hpp>
 #include <cmath>
 
 namespace hunch {
-namespace {
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? char(c + 32) : c; };
-  for (size_t i = 0; i < a.size(); ++i)
-    if (lower(a[i]) != lower(b[i])) return false;
-  return true;
-}
-
-}
 
 const std::string* HttpRequest::header(std::string_view name) const {
   for (const auto& [key, value] : headers)
-    if (equal_ignoring_case(key, name)) return &value;
+    if (boost::beast::iequals(key, name)) return &value;
   return nullptr;
 }
 

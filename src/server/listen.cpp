@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -15,6 +14,8 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "base/failure.h"
 
 namespace hunch {
 namespace {
@@ -31,7 +32,7 @@ std::string inode_of(int port, const char* table) {
     std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
     fields >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
     const size_t colon = local.rfind(':');
-    if (state == "0A" && colon != std::string::npos && local.substr(colon + 1) == fmt::format("{:04X}", port)) return inode;
+    if (state == "0A" && colon != local.npos && local.substr(colon + 1) == fmt::format("{:04X}", port)) return inode;
   }
   return {};
 }
@@ -60,17 +61,15 @@ std::string owner_of(int port) {
 
 Error failed(const std::string& what, int error, int port, int fd) {
   if (fd >= 0) close(fd);
-  if (error == EADDRINUSE)
-    return Error{fmt::format("address in use{}: {}; choose another --port", port > 0 ? owner_of(port) : "", what)};
-  if (error == EACCES) return Error{fmt::format("no permission to listen there: {}; ports below 1024 belong to root", what)};
-  return Error{fmt::format("cannot listen: {}: {}", what, std::strerror(error))};
+  if (error == EADDRINUSE) return failure("address in use{}: {}; choose another --port", port > 0 ? owner_of(port) : "", what);
+  if (error == EACCES) return failure("no permission to listen there: {}; ports below 1024 belong to root", what);
+  return failure("cannot listen: {}: {}", what, std::strerror(error));
 }
 
 Result<ListenSocket> open_unix(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return usage_error(fmt::format("--host: the path is too long for a socket: {}", path));
+  if (path.size() >= sizeof address.sun_path) return usage_error("--host: the path is too long for a socket: {}", path);
   std::memcpy(address.sun_path, path.data(), path.size());
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return failed(path, errno, 0, fd);
@@ -93,7 +92,7 @@ Result<ListenSocket> open_listen_socket(const std::string& host, int port) {
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
   if (getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || !found)
-    return usage_error(fmt::format("--host needs a numeric address, localhost or the path of a .sock, not {}", host));
+    return usage_error("--host needs a numeric address, localhost or the path of a .sock, not {}", host);
   const addrinfo address = *found;
   sockaddr_storage storage = {};
   std::memcpy(&storage, address.ai_addr, address.ai_addrlen);

@@ -21,7 +21,7 @@ constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
 void escape_into(std::string& out, std::string_view text) {
   for (const char c : text) {
     if (c == '"' || c == '\\') (out += '\\') += c;
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) fmt::format_to(std::back_inserter(out), "\\u{:04x}", int(c));
+    else if (uint8_t(c) < 0x20 || c == 0x7f) fmt::format_to(std::back_inserter(out), "\\u{:04x}", int(c));
     else out += c;
   }
 }

@@ -62,14 +62,14 @@ Metrics::Metrics(std::vector<std::string> models) {
 
 void Metrics::asked(size_t model, int choices, int64_t max_tokens) {
   models_[model].choices.observe(choices);
-  if (max_tokens > 0) models_[model].max_tokens.observe(double(max_tokens));
+  if (max_tokens > 0) models_[model].max_tokens.observe(max_tokens);
 }
 
 void Metrics::unknown_fields(size_t model, int fields) { models_[model].unknown += fields; }
 
 void Metrics::tokens_came(size_t model, int64_t tokens, double seconds_since_last) {
   // Tokens of one round come together; the mean of their time is what a reader sees.
-  if (tokens > 0) models_[model].inter_token.observe(seconds_since_last / double(tokens), tokens);
+  if (tokens > 0) models_[model].inter_token.observe(seconds_since_last / tokens, tokens);
 }
 
 void Metrics::finished(size_t model, const FinishedChoice& choice) {
@@ -88,11 +88,11 @@ void Metrics::finished(size_t model, const FinishedChoice& choice) {
   m.prefill.observe(ms.prefill / 1e3);
   m.decode.observe(ms.first_to_last_token / 1e3);
   m.inference.observe((ms.prefill + ms.first_to_last_token) / 1e3);
-  m.prompt.observe(double(g.prompt_tokens));
-  m.generation.observe(double(g.tokens.size()));
+  m.prompt.observe(g.prompt_tokens);
+  m.generation.observe(g.tokens.size());
   m.prompt_tokens += g.prompt_tokens, m.cached_tokens += g.reused_tokens, m.generated_tokens += std::ssize(g.tokens);
   m.prefill_ms += ms.prefill, m.draft_ms += ms.draft, m.verify_ms += ms.verify, m.select_ms += ms.select;
-  m.kv_bytes += double(g.kv_bytes_read);
+  m.kv_bytes += g.kv_bytes_read;
   m.lossy += !g.lossless;
   Drafter& drafter = m.by_drafter[g.proposer.empty() ? "none" : g.proposer];
   ++drafter.requests, drafter.rounds += g.rounds, drafter.drafted += g.drafted, drafter.accepted += g.accepted;
@@ -102,9 +102,9 @@ void Metrics::interval_over(size_t model, const EngineStats& now) {
   Model& m = models_[model];
   const int64_t rounds = now.rounds - m.then.rounds, drafted = now.drafted - m.then.drafted;
   const int64_t accepted = now.accepted - m.then.accepted;
-  m.accept_length = rounds > 0 ? 1 + double(accepted) / double(rounds) : 0;
-  m.accept_rate = drafted > 0 ? double(accepted) / double(drafted) : 0;
-  m.drafts_a_round = rounds > 0 ? double(drafted) / double(rounds) : 0;
+  m.accept_length = rounds > 0 ? 1 + double(accepted) / rounds : 0;
+  m.accept_rate = drafted > 0 ? double(accepted) / drafted : 0;
+  m.drafts_a_round = rounds > 0 ? double(drafted) / rounds : 0;
   m.then = now;
 }
 
@@ -140,7 +140,7 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
   each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", &EngineStats::waiting);
   each("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use by requests (1: all).", [](auto& e) {
     const EngineStats& s = e.stats;
-    return s.kv_pages_total ? double(s.kv_pages_used) / double(s.kv_pages_total) : 0.0;
+    return s.kv_pages_total ? double(s.kv_pages_used) / s.kv_pages_total : 0.0;
   });
   each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", &EngineStats::prefix_tokens_asked);
   each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", &EngineStats::prefix_tokens_hit);
@@ -171,7 +171,7 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
   out.family("vllm:cache_config_info", "gauge", "The KV cache, as labels.");
   for (size_t i = 0; i < models_.size(); ++i)
     out.value({{"model_name", models_[i].name}, {"engine", "0"}, {"block_size", whole(engines[i].page_entries)},
-                  {"num_gpu_blocks", whole(double(engines[i].stats.kv_pages_total))}},
+                  {"num_gpu_blocks", whole(engines[i].stats.kv_pages_total)}},
         1);
 }
 
@@ -181,13 +181,13 @@ void Metrics::write_requests(Exposition& out) const {
     for (const Model& m : models_) {
       if constexpr (std::is_same_v<decltype(member), Histogram Model::*>)
         out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
-      else out.value({{"model_name", m.name}, {"engine", "0"}}, double(m.*member));
+      else out.value({{"model_name", m.name}, {"engine", "0"}}, m.*member);
     }
   };
   out.family("vllm:request_success_total", "counter", "Choices that ended, by reason.");
   for (const Model& m : models_)
     for (const auto& [reason, count] : m.by_reason)
-      out.value({{"model_name", m.name}, {"engine", "0"}, {"finished_reason", reason}}, double(count));
+      out.value({{"model_name", m.name}, {"engine", "0"}, {"finished_reason", reason}}, count);
   each("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
   each("vllm:generation_tokens_total", "counter", "Tokens written by requests that ended.", &Model::generated_tokens);
   each("llamacpp:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
@@ -224,8 +224,8 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
     out.family(fmt::format("{}num_accepted_tokens_per_pos_total", prefix), "counter", "Guesses that were right, by position.");
     for (size_t model = 0; model < models_.size(); ++model)
       for (size_t i = 0; i < engines[model].stats.accepted_by_position.size(); ++i)
-        out.value({{"model_name", models_[model].name}, {"engine", "0"}, {"position", whole(double(i))}},
-            double(engines[model].stats.accepted_by_position[i]));
+        out.value({{"model_name", models_[model].name}, {"engine", "0"}, {"position", whole(i)}},
+            engines[model].stats.accepted_by_position[i]);
   }
   const auto of_interval = [&](std::string_view name, std::string_view help, auto member) {
     out.family(name, "gauge", help);
@@ -237,13 +237,12 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
   out.family("hunch:drafted_tokens_per_pos_total", "counter", "Tokens guessed, by position.");
   for (size_t model = 0; model < models_.size(); ++model)
     for (size_t i = 0; i < engines[model].stats.drafted_by_position.size(); ++i)
-      out.value({{"model_name", models_[model].name}, {"position", whole(double(i))}},
-          double(engines[model].stats.drafted_by_position[i]));
+      out.value({{"model_name", models_[model].name}, {"position", whole(i)}}, engines[model].stats.drafted_by_position[i]);
   const auto by_drafter = [&](std::string_view name, std::string_view help, auto member) {
     out.family(name, "counter", help);
     for (const Model& m : models_)
       for (const auto& [drafter, counts] : m.by_drafter)
-        out.value({{"model_name", m.name}, {"drafter", drafter}}, double(counts.*member));
+        out.value({{"model_name", m.name}, {"drafter", drafter}}, counts.*member);
   };
   by_drafter("hunch:choices_by_drafter_total", "Choices, by how they guessed.", &Drafter::requests);
   by_drafter("hunch:rounds_by_drafter_total", "Rounds with guesses.", &Drafter::rounds);
@@ -263,11 +262,11 @@ void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& e
 void Metrics::write_server(Exposition& out, const ServerNow& server) const {
   out.family("vllm:admission_rejections_total", "counter", "Requests refused because too many waited.");
   const auto full = refusals_.find("queue_full");
-  out.value({}, full == refusals_.end() ? 0 : double(full->second));
+  out.value({}, full == refusals_.end() ? 0 : full->second);
   out.family("hunch:refusals_total", "counter", "What was refused, by reason.");
-  for (const auto& [reason, count] : refusals_) out.value({{"reason", reason}}, double(count));
+  for (const auto& [reason, count] : refusals_) out.value({{"reason", reason}}, count);
   out.family("hunch:http_responses_total", "counter", "Answers by status; 499: the client left before.");
-  for (const auto& [status, count] : by_status_) out.value({{"status", whole(status)}}, double(count));
+  for (const auto& [status, count] : by_status_) out.value({{"status", whole(status)}}, count);
   const auto one = [&](std::string_view name, std::string_view type, std::string_view help, double value) {
     out.family(name, type, help);
     out.value({}, value);
@@ -276,9 +275,9 @@ void Metrics::write_server(Exposition& out, const ServerNow& server) const {
   one("hunch:requests_being_read", "gauge", "Requests whose body waits to be read.", server.reading);
   one("hunch:ready", "gauge", "1: requests are taken.", server.ready);
   one("hunch:engine_stuck_seconds", "gauge", "Time since the last sign of life of a busy engine.", server.stuck_seconds);
-  one("hunch:log_lines_dropped_total", "counter", "Log lines that nobody took in time.", double(server.log_lines_dropped));
-  one("process_resident_memory_bytes", "gauge", "Resident memory.", double(resident_bytes()));
-  one("process_open_fds", "gauge", "Open descriptors.", double(open_descriptors()));
+  one("hunch:log_lines_dropped_total", "counter", "Log lines that nobody took in time.", server.log_lines_dropped);
+  one("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
+  one("process_open_fds", "gauge", "Open descriptors.", open_descriptors());
 }
 
 }

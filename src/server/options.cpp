@@ -7,7 +7,7 @@ namespace hunch {
 
 std::span<const Limit> limits() {
   using L = ServerLimits;
-  constexpr double kDay = 86400, kGiB = double(1 << 30);
+  constexpr double kDay = 86400, kGiB = 0x1p30;
   static const std::vector<Limit> table{
       {"--max-header-bytes", "bytes", "headers of a request; more: 431", &L::max_header_bytes, 1024, 1 << 20,
           {"--h11-max-incomplete-event-size"}},

@@ -55,7 +55,7 @@ std::optional<std::string> plain_path(std::string_view target) {
       if ((c == '/' && !path.starts_with(kModelPrefix)) || c == '.' || c == '%' || c == '\\') return {};
       i += 2;
     }
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return {};
+    if (uint8_t(c) < 0x20 || c == 0x7f || c == '\\') return {};
     out += c;
   }
   for (size_t at = 0; at < out.size();) {

@@ -2,12 +2,12 @@
 #include "server/server.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
 
+#include "base/failure.h"
 #include "server/notify.h"
 #include "server/stacks.h"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr double kTickSeconds = 0.2, kIntervalSeconds = 10;
 constexpr double kUnwind = 10;  // seconds that requests which were cut off may take to let go of the engine
 
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+double seconds_since(Clock::time_point then) { return ms_since(then) / 1e3; }
 
 }
 
@@ -41,7 +41,7 @@ Server::~Server() {
 Status Server::start() {
   if (const std::string& path = options_.log_file; !path.empty()) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-    if (fd < 0) return usage_error(fmt::format("--log-file: cannot write to {}: {}", path, std::strerror(errno)));
+    if (fd < 0) return usage_error("--log-file: cannot write to {}: {}", path, std::strerror(errno));
     ::close(fd);
   }
   HUNCH_TRY(socket_, open_listen_socket(options_.host, options_.port));

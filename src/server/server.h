@@ -42,6 +42,7 @@ class Server final : private HttpHandler {
   bool refuse_early(const HttpRequest& head, HttpReply& reply) override;
   void handle(std::shared_ptr<Exchange> exchange) override;
   void refused(std::string_view reason, int status) override;
+  void refuse_full(Exchange& exchange);
   bool draining() const override { return state_ == State::Draining; }
 
   std::optional<HttpReply> refusal(const HttpRequest& request, const RouteMatch& match);

@@ -71,16 +71,18 @@ def test_kv_memory_too_small_says_how_much_is_needed(hunch):
 def test_damaged_models_are_refused(hunch):
   with open(hunch.model, "rb") as f:
     head = f.read(4 << 20)
+
+  def refused(damaged, *case):
+    result = hunch("run", "-m", hunch.file("damaged.gguf", damaged), "-p", "hello", "-n", "2", timeout=30)
+    assert result.code == 1 and result.err.startswith("hunch: "), (case, result)
+
   size = os.path.getsize(hunch.model)
   for cut in (0, 3, 8, 24, 100, 5000, len(head) - 1):
-    if cut < size:
-      result = hunch("run", "-m", hunch.file("cut.gguf", head[:cut]), "-p", "hello", "-n", "2")
-      assert result.code == 1 and result.err.startswith("hunch: "), (cut, result)
+    if cut < size: refused(head[:cut], cut)
   for offset, value in ((8, 2**63), (8, 2**32), (16, 2**63), (16, 2**31)):
     data = bytearray(head)
     data[offset:offset + 8] = struct.pack("<Q", value)
-    result = hunch("run", "-m", hunch.file("count.gguf", bytes(data)), "-p", "hello", "-n", "2", timeout=30)
-    assert result.code == 1 and result.err.startswith("hunch: "), (offset, value, result)
+    refused(bytes(data), offset, value)
 
 
 def test_quantize_names_types_and_refuses_other_outputs(hunch):

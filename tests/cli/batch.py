@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from program import expect
+from program import expect, stopped
 
 GOOD = [dict(id=str(i), prompt=f"Chapter {i}. The captain", max_tokens=6 + i, seed=i, temperature=0.8, ignore_eos=True) for i in range(6)]
 
@@ -18,6 +18,16 @@ def batch(hunch, name, lines, *flags, out=None, **options):
   source = hunch.file(name + ".in", jsonl(lines))
   out = out or os.path.join(hunch.folder, name + ".out")
   return hunch("batch", source, "-o", out, *flags, **options), out
+
+
+def feeding(hunch, out):
+  """A batch that reads its lines from a pipe, and what puts some into it."""
+  child = hunch.start("batch", "-", "-o", out, stdin=subprocess.PIPE)
+
+  def feed(*lines):
+    child.stdin.write(jsonl(lines))
+    child.stdin.flush()
+  return child, feed
 
 
 def answers(path):
@@ -69,9 +79,8 @@ def test_lines_come_as_other_systems_write_them_and_one_too_long_spoils_no_other
 
 def test_two_at_once_do_not_write_to_one_file(hunch):
   out = os.path.join(hunch.folder, "shared.out")
-  child = hunch.start("batch", "-", "-o", out, stdin=subprocess.PIPE)
-  child.stdin.write(jsonl(GOOD[:1]))
-  child.stdin.flush()
+  child, feed = feeding(hunch, out)
+  feed(GOOD[0])
   while not os.path.exists(out) or not os.path.getsize(out):
     time.sleep(0.01)
   result, _ = batch(hunch, "second", GOOD[1:2], out=out)
@@ -104,13 +113,12 @@ def test_leaves_files_of_others_alone(hunch):
 
 
 def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
-  child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
+  child, feed = feeding(hunch, "-")
   for line in GOOD[:3]:
-    child.stdin.write(jsonl([line]))
-    child.stdin.flush()
+    feed(line)
     assert json.loads(child.stdout.readline())["id"] == line["id"]
   child.stdout.close()  # a reader that leaves is no error
-  child.stdin.write(jsonl(GOOD[3:4]))
+  feed(GOOD[3])
   child.stdin.close()
   assert child.wait(20) == 0, child.stderr.read()
 
@@ -122,14 +130,11 @@ def test_ctrl_c_keeps_whole_answers_and_says_how_to_go_on(hunch):
   deadline = time.monotonic() + 60
   while time.monotonic() < deadline and (not os.path.exists(out) or open(out, "rb").read().count(b"\n") < len(GOOD)):
     time.sleep(0.02)
-  child.send_signal(signal.SIGINT)
-  _, err = child.communicate(timeout=20)
-  assert child.returncode == 130 and b"the same command goes on" in err, (child.returncode, err)
+  stopped(child, b"the same command goes on")
   assert {a["id"] for a in answers(out)} == {line["id"] for line in GOOD}
   # The reader of an input that never ends stops too.
-  child = hunch.start("batch", "-", "-o", "-", stdin=subprocess.PIPE)
-  child.stdin.write(jsonl(GOOD[:1]))
-  child.stdin.flush()
+  child, feed = feeding(hunch, "-")
+  feed(GOOD[0])
   child.stdout.readline()
   child.send_signal(signal.SIGINT)
   assert child.wait(20) == 130, child.stderr.read()

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 
-from program import expect
+from program import expect, stopped
 
 ENDLESS = ["-p", "The captain looked at the", "--ignore-eos"]
 
@@ -18,25 +18,17 @@ def started(hunch, *flags, size=1):
 
 def test_ctrl_c_stops_cleanly_with_statistics(hunch):
   for sig, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-    child = started(hunch)
-    child.send_signal(sig)
-    _, err = child.communicate(timeout=20)
-    assert child.returncode == code and b"statistics" in err and b"interrupted" in err, (child.returncode, err)
+    stopped(started(hunch), b"statistics", b"interrupted", sig=sig, code=code)
 
 
 def test_ctrl_c_while_speculating(hunch):
-  child = started(hunch, "--spec", "self", size=60)
-  child.send_signal(signal.SIGINT)
-  _, err = child.communicate(timeout=20)
-  assert child.returncode == 130 and b"draft acceptance rate" in err, (child.returncode, err)
+  stopped(started(hunch, "--spec", "self", size=60), b"draft acceptance rate")
 
 
 def test_ctrl_c_ends_a_measurement_between_passes(hunch):
   child = hunch.start("bench", "-m", hunch.model, "-p", "0", "-n", "30000", "-r", "1")  # minutes
   time.sleep(0.5)
-  child.send_signal(signal.SIGINT)
-  child.communicate(timeout=20)
-  assert child.returncode == 130, child.returncode
+  stopped(child)
 
 
 def test_the_second_ctrl_c_ends_at_once(hunch):
@@ -97,7 +89,6 @@ def test_an_interrupted_quantize_leaves_no_file(hunch):
   child.send_signal(signal.SIGINT)
   child.communicate(timeout=60)
   if child.returncode == 130:
-    assert os.listdir(hunch.folder).count("interrupted.gguf") == 0
     assert not [n for n in os.listdir(hunch.folder) if n.startswith("interrupted")], os.listdir(hunch.folder)
   else:
     assert child.returncode == 0 and os.path.exists(out), child.returncode  # it was faster

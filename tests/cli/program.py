@@ -1,6 +1,7 @@
 """The binary under test, and the few assertions that the tests share."""
 import json
 import os
+import signal
 import subprocess
 import tempfile
 
@@ -67,6 +68,13 @@ class Hunch:
 
 def record_book():
   return "".join(f"Record {i}: item {i * 7919 % 1000}, shelf {i % 17}. " for i in range(60))
+
+
+def stopped(child, *said, sig=signal.SIGINT, code=130):
+  """The child ends at a signal, and says so."""
+  child.send_signal(sig)
+  _, err = child.communicate(timeout=20)
+  assert child.returncode == code and all(part in err for part in said), (child.returncode, err)
 
 
 def expect(result, code, message):

@@ -19,7 +19,14 @@ def text_of(stream):
   return "".join(c["choices"][0]["text"] for c in chunks if c["choices"]), reasons[-1]
 
 
+def end_of(choice):
+  return choice["text"], choice["finish_reason"]
+
+
 class Answers(ServerTest):
+  def choice(self, **body):
+    return self.complete(**body)["choices"][0]
+
   def stream(self, **body):
     status, headers, data = self.request("POST", "/v1/completions", {"prompt": PROMPT, "temperature": 0, "stream": True, **body})
     self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream; charset=utf-8"))
@@ -31,8 +38,7 @@ class Answers(ServerTest):
     expected = json.loads(done.stdout)["text"]
     for config in (None, {"method": "none"}, {"method": "ngram", "num_speculative_tokens": 4}, {"method": "suffix"}):
       more = {} if config is None else {"speculative_config": config}
-      choice = self.complete(max_tokens=60, **more)["choices"][0]
-      self.assertEqual((choice["text"], choice["finish_reason"]), (expected, "length"), config)
+      self.assertEqual(end_of(self.choice(max_tokens=60, **more)), (expected, "length"), config)
       self.assertEqual(text_of(self.stream(max_tokens=60, **more)), (expected, "length"), config)
 
   def test_usage_comes_last_where_it_is_asked_for(self):
@@ -53,24 +59,21 @@ class Answers(ServerTest):
     self.assertEqual(texts, [c["text"] for c in whole["choices"]])
 
   def test_a_seed_fixes_a_text_whoever_else_is_served(self):
-    body = {"prompt": PROMPT, "max_tokens": 30, "temperature": 1.0, "seed": 11}
-    alone = self.ask(body)[2]["choices"][0]["text"]
+    text = lambda seed: self.choice(max_tokens=30, temperature=1.0, seed=seed)["text"]
+    alone = text(11)
     with ThreadPoolExecutor(6) as pool:
-      got = list(pool.map(lambda i: self.ask({**body, "seed": 11 + i % 2})[2]["choices"][0]["text"], range(6)))
+      got = list(pool.map(text, (11, 12) * 3))
     self.assertEqual({got[0], got[2], got[4]}, {alone})
     self.assertNotEqual(got[1], alone)
 
   def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
     with self.socket() as s:
-      for body, param in (({"prompt": PROMPT, "max_tokens": -1}, "max_tokens"), ({"prompt": PROMPT, "temperature": -1}, "temperature"),
-          ({"prompt": PROMPT, "n": 1000000}, "n"), ({"prompt": PROMPT, "speculative_config": {"methd": "ngram"}}, None)):
-        s.sendall(completion_bytes(body, close=False))
+      for body, param in (({"max_tokens": -1}, "max_tokens"), ({"temperature": -1}, "temperature"), ({"n": 1000000}, "n"),
+          ({"speculative_config": {"methd": "ngram"}}, None)):
+        s.sendall(completion_bytes({"prompt": PROMPT, **body}, close=False))
         data = s.recv(65536)
         self.assertEqual(status_of(data), 400, body)
-        error = self.error(body_of(data)[1])
-        self.assertEqual(error["type"], "invalid_request_error")
-        if param:
-          self.assertEqual(error["param"], param)
+        self.assertEqual(self.error(body_of(data)[1], param=param)["type"], "invalid_request_error")
       s.sendall(get_bytes("/health", close=True))
       self.assertEqual(status_of(read_all(s)), 200)
     for body in ("{", "", "[" * 100000):
@@ -84,11 +87,11 @@ class Answers(ServerTest):
     self.assertIn("wren-34m", body["error"]["message"])
 
   def test_stop_texts_end_an_answer(self):
-    text = self.complete(max_tokens=40)["choices"][0]["text"]
+    text = self.choice(max_tokens=40)["text"]
     stop = text[20:26]
-    choice = self.complete(max_tokens=40, stop=[stop])["choices"][0]
-    self.assertEqual((choice["text"], choice["finish_reason"]), (text[:text.index(stop)], "stop"))
-    self.assertEqual(text_of(self.stream(max_tokens=40, stop=stop)), (text[:text.index(stop)], "stop"))
+    expected = text[:text.index(stop)], "stop"
+    self.assertEqual(end_of(self.choice(max_tokens=40, stop=[stop])), expected)
+    self.assertEqual(text_of(self.stream(max_tokens=40, stop=stop)), expected)
 
   def test_models_and_the_other_informing_routes(self):
     models = json.loads(self.get("/v1/models")[2])
@@ -126,7 +129,7 @@ class Answers(ServerTest):
     self.until(self.idle, 2)
 
   def test_many_streams_at_once_lose_nothing(self):
-    expected = self.complete(max_tokens=50)["choices"][0]["text"]
+    expected = self.choice(max_tokens=50)["text"]
     sockets = [self.asking({"prompt": PROMPT, "temperature": 0, "max_tokens": 50, "stream": True}) for _ in range(40)]
     for s in sockets[4::5]:
       s.close()  # some leave

@@ -7,8 +7,8 @@ import socket
 import time
 import unittest
 
-from served import (LONG, PROMPT, Served, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, mangled, post_bytes,
-    read_all, status_of)
+from served import (LONG, PROMPT, Served, ServerTest, answers_of, body_of, completion_bytes, events, get_bytes, last_error, mangled,
+    post_bytes, read_all, status_of)
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 SHORT = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0}
@@ -299,8 +299,7 @@ class TimeLimit(ServerTest):
     waiting, whole = self.asking(STREAM), self.asking({**LONG, "timeout": 60})
     streamed, waited, answer = answers_of((streaming, waiting, whole))
     for data in (streamed, waited):
-      last = [e for e in events(data.replace(b"\r\n", b"\n")) if "error" in e]
-      self.assertEqual(json.loads(last[-1])["error"]["code"], "timeout")
+      self.assertEqual(last_error(data.replace(b"\r\n", b"\n")), "timeout")
     self.assertGreater(waited.count(b": ping"), 1)
     self.assertEqual(status_of(answer), 504)
     self.until(self.idle, 2)

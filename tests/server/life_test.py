@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from served import BINARY, LONG, MODEL, PROMPT, answers_of, body_of, events, get_bytes, post_bytes, read_all, serve, status_of
+from served import BINARY, LONG, MODEL, PROMPT, answers_of, body_of, get_bytes, last_error, post_bytes, read_all, serve, status_of
 
 STREAM = {**LONG, "stream": True}
 
@@ -25,6 +25,18 @@ def run(*arguments, environment=None):
 class Life(unittest.TestCase):
   start = serve
 
+  def refused(self, said, *arguments, code=2):
+    left, _, err = run(*arguments)
+    self.assertEqual(left, code)
+    self.assertIn(said, err)
+
+  def greeted(self, served):
+    """A connection on which a request was answered."""
+    s = served.socket()
+    s.sendall(get_bytes("/health"))
+    s.recv(4096)
+    return s
+
   def folder(self):
     folder = tempfile.TemporaryDirectory()
     self.addCleanup(folder.cleanup)
@@ -35,9 +47,7 @@ class Life(unittest.TestCase):
     served = self.start()
     streaming, whole = served.asking({**STREAM, "max_tokens": 300}), served.asking({**LONG, "max_tokens": 200})
     served.running(2)
-    idle = served.socket()
-    idle.sendall(get_bytes("/health"))
-    idle.recv(4096)
+    idle = self.greeted(served)
     served.process.send_signal(signal.SIGTERM)
     served.until(lambda: served.get("/health")[0] == 503)
     self.assertEqual(answers_of((idle,)), [b""])  # closed while others are still answered
@@ -55,8 +65,7 @@ class Life(unittest.TestCase):
     served.running(2)
     self.assertEqual(served.stop(signal.SIGTERM), 0)
     streamed, answered = answers_of((streaming, whole))
-    last = [e for e in events(streamed) if "error" in e]
-    self.assertEqual(json.loads(last[-1])["error"]["code"], "server_shutdown")
+    self.assertEqual(last_error(streamed), "server_shutdown")
     status, answer = body_of(answered)
     self.assertEqual(status, 503)
     self.assertIn(b"server_shutdown", answer)
@@ -81,9 +90,7 @@ class Life(unittest.TestCase):
 
   def test_an_idle_server_ends_at_once_and_sigint_is_130(self):
     served = self.start()
-    with served.socket() as s:  # an idle connection holds nothing up
-      s.sendall(get_bytes("/health"))
-      s.recv(4096)
+    with self.greeted(served):  # an idle connection holds nothing up
       start = time.monotonic()
       self.assertEqual(served.stop(signal.SIGINT), 130)
       self.assertLess(time.monotonic() - start, 3)
@@ -149,15 +156,9 @@ class Life(unittest.TestCase):
     self.assertIn(f"address in use by pid {served.process.pid}", err)
 
   def test_health_tells_of_loading_before_a_model_that_cannot_be_loaded(self):
-    code, _, err = run("-m", MODEL.replace("34m", "nsa-8m"), "--spec", "self", "--port", "0")
-    self.assertEqual(code, 2)
-    self.assertIn("use suffix, ngram or a loaded drafter", err)
-    code, _, err = run("-m", MODEL, "--log-file", "/nowhere/log", "--port", "0")
-    self.assertEqual(code, 2)
-    self.assertIn("--log-file: cannot write to /nowhere/log", err)
-    code, _, err = run("-m", "/nowhere/model.gguf", "--port", "0")
-    self.assertEqual(code, 1)
-    self.assertIn("/nowhere/model.gguf", err)
+    self.refused("use suffix, ngram or a loaded drafter", "-m", MODEL.replace("34m", "nsa-8m"), "--spec", "self", "--port", "0")
+    self.refused("--log-file: cannot write to /nowhere/log", "-m", MODEL, "--log-file", "/nowhere/log", "--port", "0")
+    self.refused("/nowhere/model.gguf", "-m", "/nowhere/model.gguf", "--port", "0", code=1)
 
   def test_while_the_model_loads_requests_and_health_are_503(self):
     with socket.socket() as free:
@@ -204,9 +205,7 @@ class Life(unittest.TestCase):
 
   def test_descriptors_are_not_inherited(self):
     served = self.start()
-    with served.socket() as s:
-      s.sendall(get_bytes("/health"))
-      s.recv(4096)
+    with self.greeted(served):
       for fd in pathlib.Path(f"/proc/{served.process.pid}/fd").iterdir():
         if int(fd.name) < 3:
           continue
@@ -223,8 +222,7 @@ class Life(unittest.TestCase):
       (folder / name).write_text(text)
       code, out, err = run("--config", str(folder / name), "--max-headers", "70", "--print-limits",
           environment={"HUNCH_MAX_HEADERS": "60", "HUNCH_HEADER_TIMEOUT": "8", "LLAMA_ARG_TIMEOUT": "99",
-          "LLAMA_ARG_HEADER_TIMEOUT": "9", "HUNCH_MAX_BODY_BYTES": "",
-          "HUNCH_NO_SUCH_FLAG": "1"})
+          "LLAMA_ARG_HEADER_TIMEOUT": "9", "HUNCH_MAX_BODY_BYTES": "", "HUNCH_NO_SUCH_FLAG": "1"})
       self.assertEqual(code, 0, err)
       values = {line.split()[0]: line.split()[1] for line in out.splitlines()}
       self.assertEqual([values[f"--{n}"] for n in ("max-body-bytes", "max-headers", "header-timeout", "timeout")],
@@ -232,18 +230,15 @@ class Life(unittest.TestCase):
     for text, said in (("max-hedaers: 5", "did you mean --max-headers"), ("metrics: maybe", "is a switch"), ("port: 1\nport: 2", "twice"),
         ("a:\n  b: 1", "neither"), ("max-headers: 7", "must be in 8"), ("port: '5 #6'  # x", 'not "5 #6"')):
       (folder / "bad.yaml").write_text(text)
-      code, _, err = run("--config", str(folder / "bad.yaml"), "--print-limits")
-      self.assertEqual(code, 2)
-      self.assertIn(said, err)
+      self.refused(said, "--config", str(folder / "bad.yaml"), "--print-limits")
 
   def test_flags_of_other_servers_are_taken(self):
     code, _, err = run("--gpu-memory-utilization", "0.9", "--tensor-parallel-size", "1", "--enforce-eager", "-ngl", "99", "-fa", "on",
         "--max-model-len", "1k", "--max-num-seqs", "4", "-np", "-1", "--disable-log-requests", "--cont-batching", "--print-limits")
     self.assertEqual(code, 0, err)
-    self.assertEqual(run("--tensor-parallel-size", "2", "--print-limits")[0], 2)
-    self.assertEqual(run("--ssl-keyfile", "x", "--print-limits")[0], 2)
-    self.assertEqual(run("-m", "x", "-m", "y", "-a", "one", "--port", "0")[0], 2)
-    self.assertEqual(run("--api-key", ",", "--print-limits")[0], 2)  # it would let everybody in
+    for flags in ("--tensor-parallel-size 2 --print-limits", "--ssl-keyfile x --print-limits", "-m x -m y -a one --port 0",
+        "--api-key , --print-limits"):  # an empty key would let everybody in
+      self.assertEqual(run(*flags.split())[0], 2, flags)
 
   def test_keys_guard_every_route_but_health(self):
     served = self.start("--api-key", "key-one", "--api-key", "key-two", environment={"HUNCH_API_KEY": "key-three"})

@@ -202,6 +202,11 @@ def events(body):
   return [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
 
 
+def last_error(stream):
+  """The code of the last error of a stream."""
+  return json.loads([e for e in events(stream) if "error" in e][-1])["error"]["code"]
+
+
 def serve(test, *flags, **more):
   """A server that ends with the test."""
   served = Served(*flags, **more)

@@ -46,7 +46,7 @@ class Cascade final : public Proposer {
   std::vector<DraftTask> rest_;
 };
 
-Result<std::unique_ptr<Proposer>> make_cascade(const Proposer::Setup& setup) {
+Proposer::Made make_cascade(const Proposer::Setup& setup) {
   const std::string& name = setup.options.cascade_first;
   const auto* part = name == kName || name == kThen || name == "none" ? nullptr : Register<Proposer>::find(name);
   if (!part) return usage_error(fmt::format("a cascade cannot start with proposer '{}'; use ngram or suffix", name));

@@ -14,7 +14,7 @@ namespace {
 
 class DraftModel final : public DraftNet {
  public:
-  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+  static Proposer::Made make(const Proposer::Setup& setup);
 
   const ModelShape& shape() const override { return model_->shape(); }
   size_t weight_bytes() const override { return model_->weight_bytes(); }
@@ -40,7 +40,7 @@ class DraftModel final : public DraftNet {
   bool renumbers_ = false;
 };
 
-Result<std::unique_ptr<Proposer>> DraftModel::make(const Proposer::Setup& setup) {
+Proposer::Made DraftModel::make(const Proposer::Setup& setup) {
   if (!setup.draft_model)
     return usage_error("method draft_model needs a draft model: --model-draft PATH, or \"model\" in --speculative-config");
   const std::string& name = setup.draft_model->shape().family;

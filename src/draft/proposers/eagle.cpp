@@ -16,7 +16,7 @@ namespace {
 
 class Eagle final : public OneLayerNet {
  public:
-  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+  static Proposer::Made make(const Proposer::Setup& setup);
 
   int64_t scratch_floats() const override { return 3 * shape_.hidden; }
 
@@ -29,38 +29,13 @@ class Eagle final : public OneLayerNet {
     const auto normed = pass.arena().take<float>(pass.num_rows(), shape_.hidden);
     BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
     attend(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, normed, recycled), recycled);
-    backend.norm({.x = recycled, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
+    norm(backend, recycled, ffn_norm_, normed);
     feed_forward(backend, ffn_, scratch, normed, recycled);
-    if (head_norm_) backend.norm({.x = recycled, .weight = floats(head_norm_), .eps = shape_.norm_eps, .out = hidden});
-    else backend.copy_rows({.from = recycled, .to = hidden});
+    norm(backend, recycled, output_norm_, hidden);
   }
-  void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const override {
-    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
-    store_rows(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, more_room, room));
-  }
-
- private:
-  // x, and what attention takes of it, which is x or `normed`.
-  View<const float, 2> read(
-      Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
-    Backend& backend = pass.backend();
-    const auto [both, left, right] = TokenAndFeature(pass.arena(), pass.num_rows(), shape_.hidden);
-    rope_.angles(pass, scratch);
-    target_->embed(backend, pass.ids(), normed);
-    if (embedding_norm_) backend.norm({.x = normed, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = left});
-    else backend.copy_rows({.from = normed, .to = left});
-    if (feature_norm_) backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = right});
-    else backend.copy_rows({.from = features, .to = right});
-    multiply(backend, both, *fuse_, fuse_bias_, x);
-    if (!attention_norm_) return x;
-    backend.norm({.x = x, .weight = floats(attention_norm_), .eps = shape_.norm_eps, .out = normed});
-    return normed;
-  }
-
-  Buffer fuse_bias_, attention_norm_, head_norm_;  // these and the norms of what is fused may be empty
 };
 
-Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {
+Proposer::Made Eagle::make(const Proposer::Setup& setup) {
   if (!setup.file) return usage_error("method eagle needs a drafter: --model-draft PATH, or \"model\" in --speculative-config");
   auto net = std::make_unique<Eagle>();
   DrafterFile& file = *setup.file;
@@ -71,12 +46,10 @@ Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {
   const ModelShape& shape = net->shape_;
   if (shape.layers != 1)
     return config.wrong("num_hidden_layers", fmt::format("{} layers; EAGLE drafters of one layer are supported", shape.layers));
-  if (shape.hidden != target.hidden)
-    return config.wrong("hidden_size",
-        fmt::format("{}, but the target's is {}: this drafter was made for another model", shape.hidden, target.hidden));
-  if (shape.vocab_size != target.vocab_size)
-    return config.wrong("vocab_size",
-        fmt::format("{}, but the target's is {}: this drafter was made for another model", shape.vocab_size, target.vocab_size));
+  for (const auto& [key, own, targets] :
+      {std::tuple("hidden_size", shape.hidden, target.hidden), {"vocab_size", shape.vocab_size, target.vocab_size}})
+    if (own != targets)
+      return config.wrong(key, fmt::format("{}, but the target's is {}: this drafter was made for another model", own, targets));
   HUNCH_OK(file.strip_prefix("model."));
   DrafterTensors load(*setup.backend, file);
   const int64_t width = shape.hidden;
@@ -90,7 +63,7 @@ Result<std::unique_ptr<Proposer>> Eagle::make(const Proposer::Setup& setup) {
   net->ffn_norm_ = load.vector(layer + "post_attention_layernorm.weight", width);
   net->attention_ = load.attention(layer + "self_attn.", shape, width);
   net->ffn_ = load.feed_forward(layer + "mlp.", shape);
-  net->head_norm_ = load.vector("pre_lm_head_layernorm.weight", width, false);
+  net->output_norm_ = load.vector("pre_lm_head_layernorm.weight", width, false);
   HUNCH_OK(load.status());
   // Copies of the target's, and angles that follow from the configuration.
   for (const char* copy : {"embed_tokens.weight", "lm_head.weight", "layers.0.self_attn.rotary_emb.inv_freq"}) file.ignore(copy);

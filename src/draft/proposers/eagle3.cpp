@@ -15,7 +15,7 @@ namespace {
 
 class Eagle3 final : public OneLayerNet {
  public:
-  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+  static Proposer::Made make(const Proposer::Setup& setup);
 
   std::vector<int> taps() const override { return taps_; }
   int64_t scratch_floats() const override { return 3 * shape_.hidden + std::ssize(taps_) * target_->shape().hidden; }
@@ -33,8 +33,7 @@ class Eagle3 final : public OneLayerNet {
       View<float, 2> part(joined.data + int64_t(i) * hidden, count, hidden);
       part.stride[0] = joined.stride[0];
       const auto from = rows.layer(taps_[i]).slice(first, count);
-      if (fuse_norms_[i]) backend.norm({.x = from, .weight = floats(fuse_norms_[i]), .eps = shape_.norm_eps, .out = part});
-      else backend.copy_rows({.from = from, .to = part});
+      norm(backend, from, fuse_norms_[i], part);
     }
     multiply(backend, joined, *fuse_, fuse_bias_, out);
   }
@@ -46,9 +45,9 @@ class Eagle3 final : public OneLayerNet {
     const View<const float, 2> residual = norm_before_residual_ ? rows.right : features;
     if (residual.data != x.data) backend.copy_rows({.from = residual, .to = x});
     attend(pass, 0, shape_, attention_, rows.scratch, rows.both, x);
-    backend.norm({.x = x, .weight = floats(ffn_norm_), .eps = shape_.norm_eps, .out = normed});
+    norm(backend, x, ffn_norm_, normed);
     feed_forward(backend, ffn_, rows.scratch, normed, x);
-    backend.norm({.x = x, .weight = floats(output_norm_), .eps = shape_.norm_eps, .out = hidden});
+    norm(backend, x, output_norm_, hidden);
   }
   void remember(Pass& pass, View<const float, 2> features, View<float, 2>, View<float, 2>) const override {
     Rows rows = read(pass, features);
@@ -74,8 +73,8 @@ class Eagle3 final : public OneLayerNet {
     rope_.angles(pass, rows.scratch);
     if (embedding_) backend.embed({.ids = pass.ids(), .table = embedding_.get(), .out = embedded});
     else target_->embed(backend, pass.ids(), embedded);
-    backend.norm({.x = embedded, .weight = floats(embedding_norm_), .eps = shape_.norm_eps, .out = rows.left});
-    backend.norm({.x = features, .weight = floats(feature_norm_), .eps = shape_.norm_eps, .out = rows.right});
+    norm(backend, embedded, embedding_norm_, rows.left);
+    norm(backend, features, feature_norm_, rows.right);
     return rows;
   }
   Status read_config(const Proposer::Setup& setup);
@@ -86,7 +85,6 @@ class Eagle3 final : public OneLayerNet {
   bool norm_before_residual_ = false;
   std::unique_ptr<Weight> embedding_, head_;  // null: the target's
   std::array<Buffer, 3> fuse_norms_;
-  Buffer fuse_bias_, output_norm_;
   Buffer vocabulary_;
 };
 
@@ -103,9 +101,8 @@ Status Eagle3::read_config(const Proposer::Setup& setup) {
   HUNCH_TRY(const auto target_hidden, config.integer("target_hidden_size"));
   if (target_hidden && *target_hidden != target.hidden)
     return config.wrong("target_hidden_size",
-        fmt::format("{}, but the target's hidden size is {}: this drafter was made for "
-                    "another model",
-            *target_hidden, target.hidden));
+        fmt::format(
+            "{}, but the target's hidden size is {}: this drafter was made for another model", *target_hidden, target.hidden));
   HUNCH_TRY(const auto draft_vocab, config.integer("draft_vocab_size", 1, target.vocab_size));
   shape_.vocab_size = draft_vocab.value_or(target.vocab_size);
   HUNCH_TRY(const auto before, config.boolean("norm_before_residual"));
@@ -189,7 +186,7 @@ Status Eagle3::read_vocabulary(const Proposer::Setup& setup) {
   return {};
 }
 
-Result<std::unique_ptr<Proposer>> Eagle3::make(const Proposer::Setup& setup) {
+Proposer::Made Eagle3::make(const Proposer::Setup& setup) {
   if (!setup.file) return usage_error("method eagle3 needs a drafter: --model-draft PATH, or \"model\" in --speculative-config");
   auto net = std::make_unique<Eagle3>();
   net->target_ = setup.target;

@@ -25,7 +25,7 @@ class Medusa final : public Proposer {
     x_ = words(kRows * hidden, Memory::Device), scratch_ = words(kRows * hidden, Memory::Device);
     logits_ = words(kRows * heads_.vocab(), Memory::Device);
     if (heads_.vocabulary().data)  // what they never guess stays as it is
-      widened_ = backend_.constant(std::vector<float>(size_t(kRows * vocab_), -INFINITY));
+      widened_ = backend_.constant(std::vector<float>(kRows * vocab_, -INFINITY));
     tokens_ = words(slots * count, Memory::Shared), ranked_ = words(slots * count * kRanks, Memory::Shared);
     positions_.resize(slots * count);
     rows_.reserve(kRows), open_.reserve(drafts_.size());
@@ -164,7 +164,7 @@ class Medusa final : public Proposer {
   void sample(const Row& row, View<const float, 2> logits) {
     const Draft& draft = *row.draft;
     const Sequence& sequence = *draft.task->sequence;
-    int32_t* const position = &positions_[size_t(sequence.slot) * heads_.count() + size_t(row.head)];
+    int32_t* const position = &positions_[size_t(sequence.slot) * heads_.count() + row.head];
     *position = int32_t(sequence.committed_len + 1 + row.head);
     SampleArgs args{
         .logits = logits,
@@ -256,7 +256,7 @@ class Medusa final : public Proposer {
   Buffer tokens_, ranked_;          // [slot][head], [slot][head][kRanks]
 };
 
-Result<std::unique_ptr<Proposer>> make_medusa(const Proposer::Setup& setup) {
+Proposer::Made make_medusa(const Proposer::Setup& setup) {
   if (!setup.file) return usage_error("method medusa needs heads: --model-draft PATH, or \"model\" in --speculative-config");
   HUNCH_TRY(MedusaHeads heads, MedusaHeads::read(setup));
   return std::unique_ptr<Proposer>(std::make_unique<Medusa>(setup, std::move(heads)));

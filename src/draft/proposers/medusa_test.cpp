@@ -3,7 +3,6 @@
 #include <map>
 
 #include "base/test_folder.h"
-#include "base/test_results.h"
 #include "checkpoint/tiny_model.h"
 #include "draft/medusa_heads.h"
 #include "draft/static_tree.h"
@@ -17,12 +16,19 @@ using nlohmann::json;
 using tiny::kHidden;
 using tiny::kVocab;
 
+std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& x) {
+  std::vector<float> out(weight.size() / x.size());
+  for (size_t i = 0; i < out.size(); ++i)
+    for (size_t j = 0; j < x.size(); ++j) out[i] += weight[i * x.size() + j] * x[j];
+  return out;
+}
+
 // A target as far as heads see it: its widths, and a head of its own.
 class Target final : public Model {
  public:
   Target() {
     shape_.family = "toy", shape_.hidden = kHidden, shape_.vocab_size = kVocab, shape_.layers = 2;
-    weight = tiny::values(size_t(kVocab * kHidden), 99);
+    weight = tiny::values(kVocab * kHidden, 99);
   }
   const ModelShape& shape() const override { return shape_; }
   size_t weight_bytes() const override { return 0; }
@@ -30,10 +36,7 @@ class Target final : public Model {
   void embed(Backend&, View<const int32_t, 1>, View<float, 2>) const override { HUNCH_CHECK(false); }
   void logits(Backend&, View<const float, 2> hidden, View<float, 2> out) const override {
     for (int64_t r = 0; r < hidden.extent[0]; ++r)
-      for (int64_t i = 0; i < kVocab; ++i) {
-        out(r, i) = 0;
-        for (int64_t j = 0; j < kHidden; ++j) out(r, i) += weight[i * kHidden + j] * hidden(r, j);
-      }
+      std::ranges::copy(product(weight, {&hidden(r, 0), &hidden(r, 0) + kHidden}), &out(r, 0));
   }
   std::vector<float> weight;
 
@@ -50,7 +53,7 @@ class MedusaTest : public FolderTest {
     std::vector<tiny::Stored> stored;
     values_.clear();
     for (const auto& [name, shape] : tensors) {
-      const auto& values = values_[name] = tiny::values(tiny::elements(shape), uint32_t(values_.size() + 1));
+      const auto& values = values_[name] = tiny::values(tiny::elements(shape), values_.size() + 1);
       const bool ids = name == "token_map";
       stored.push_back({name, ids ? "I64" : "F32", shape, ids ? tiny::bytes_of(map) : tiny::bytes_of(values)});
     }
@@ -81,15 +84,9 @@ class MedusaTest : public FolderTest {
     }
     return x;
   }
-  static std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& x) {
-    std::vector<float> out(weight.size() / x.size());
-    for (size_t i = 0; i < out.size(); ++i)
-      for (size_t j = 0; j < x.size(); ++j) out[i] += weight[i * x.size() + j] * x[j];
-    return out;
-  }
   // Logits of a head for two rows, as loaded; a row alone and with another must agree.
   std::vector<float> run(const MedusaHeads& heads, int head, const std::vector<float>& x) {
-    std::vector<float> rows(x), scratch(2 * x.size()), out(size_t(2 * heads.vocab()));
+    std::vector<float> rows(x), scratch(2 * x.size()), out(2 * heads.vocab());
     rows.insert(rows.begin(), x.size(), 0.25f);
     const View<float, 2> in(rows.data(), 2, kHidden), to(out.data(), 2, heads.vocab());
     heads.transform(*backend_, head, in, view(scratch, 2, kHidden));
@@ -263,11 +260,12 @@ class MedusaDrafts : public MedusaTest {
     };
     medusa_->follow({&rows, 1});
   }
+  static SamplingParams unfiltered(float temperature) { return {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0}; }
   // Two tokens of which the first is committed, sampled at 1, and last_, the hidden state that heads read.
   Sequence followed(int slot, float temperature = 1, NoiseKey noise = {}) {
     Sequence sequence = sequence_of({5, 6}, slot);
     sequence.noise = noise;
-    sequence.sampling = {.temperature = temperature, .top_k = 0, .top_p = 1, .min_p = 0};
+    sequence.sampling = unfiltered(temperature);
     auto hidden = tiny::values(2 * kHidden, 8);
     last_.assign(hidden.begin() + kHidden, hidden.end());
     medusa_->open(sequence);
@@ -280,16 +278,14 @@ class MedusaDrafts : public MedusaTest {
   // The `count` choices of the target's sampler at a position, the best first.
   Tokens ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
     Tokens out(count), token(1);
-    SampleArgs args{
+    backend_->sample({
         .logits = view(of, 1, kVocab),
-        .params = sequence.sampling,
+        .params = noise ? sequence.sampling : unfiltered(0),
         .key = sequence.noise,
         .positions = View<const int32_t, 1>(&position, 1),
         .tokens = view(token, 1),
         .ranked = view(out, 1, count),
-    };
-    if (!noise) args.params = {.temperature = 0, .top_k = 0, .top_p = 1, .min_p = 0};
-    backend_->sample(args);
+    });
     return out;
   }
   DraftTree& propose(const Sequence& sequence, DraftLimits limits) {
@@ -306,7 +302,7 @@ class MedusaDrafts : public MedusaTest {
 TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehindThePendingToken) {
   Sequence sequence = sequence_of({5, 6, 7, 8, 9}, 2);  // committed 4, pending at position 4
   sequence.noise = {.seed = 77};
-  sequence.sampling = {.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  sequence.sampling = unfiltered(1);
   medusa_->open(sequence);
   EXPECT_EQ(propose(sequence, {.max_tokens = 3}).size, 0) << "nothing was seen";
   // Rows 1, 2 and 5 of a pass are positions 1, 2 and 3: row 1 is the first of the sequence, the path counts from there.
@@ -351,7 +347,7 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
 
 TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent) {
   const Sequence sequence = followed(1);
-  const std::vector<std::vector<int>> paths{{0}, {1}, {0, 0}, {0, 2}, {1, 0}, {1, 2}, {1, 2, 1}};
+  const std::vector<Ints> paths{{0}, {1}, {0, 0}, {0, 2}, {1, 0}, {1, 2}, {1, 2, 1}};
   const StaticTree shape = StaticTree::make(paths, 16).value();
   const auto first = ranked(sequence, logits(0, last_), 2, 3), second = ranked(sequence, logits(1, last_), 3, 3),
              third = ranked(sequence, logits(2, last_), 4, 3);
@@ -377,7 +373,7 @@ TEST_F(MedusaDrafts, LeaveOutWhatStandsBehindANodeThatIsLeftOut) {
   const DraftTree& tree = propose(sequence, {.max_tokens = 16, .may_branch = true, .tree_top_k = 2});
   EXPECT_GT(tree.size, 6);
   EXPECT_LT(tree.size, 16);
-  std::vector<int> depths;
+  Ints depths;
   for (int node = 0; node < tree.size; ++node) {
     const int parent = tree.parents[node];
     ASSERT_GE(parent, -1);
@@ -398,18 +394,19 @@ TEST_F(MedusaDrafts, GrowTreesTowardsTheRanksThatWereRight) {
       if (tree.parents[node] < 0) out.push_back(tree.tokens(node));
     return out;
   };
+  const auto observe = [&](int32_t token) {
+    Verdict verdict;
+    verdict.path = {0}, verdict.tokens = {token}, verdict.next = -7;
+    medusa_->observe(sequence, verdict);
+  };
   EXPECT_EQ(roots(propose(sequence, limits))[0], first[0]);
   for (int round = 0; round < 96; ++round) {  // the third is what comes, and nothing behind it is ever right
     propose(sequence, limits);
-    Verdict verdict;
-    verdict.path = {0}, verdict.tokens = {first[2]}, verdict.next = -7;
-    medusa_->observe(sequence, verdict);
+    observe(first[2]);
   }
   EXPECT_EQ(roots(propose(sequence, limits))[0], first[2]);
   EXPECT_GT(roots(propose(sequence, limits)).size(), 1u);
-  Verdict others;  // of drafts that are not its own
-  others.path = {0}, others.tokens = {first[0]}, others.next = -7;
-  for (int round = 0; round < 400; ++round) medusa_->observe(sequence, others);
+  for (int round = 0; round < 400; ++round) observe(first[0]);  // of drafts that are not its own
   EXPECT_EQ(roots(propose(sequence, limits))[0], first[2]);
   EXPECT_EQ(roots(propose(sequence, {.max_tokens = 3, .want_q = true, .may_branch = true, .tree_top_k = 3}))[0],
       ranked(sequence, logits(0, last_), 0, 1, false)[0])

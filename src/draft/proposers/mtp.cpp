@@ -23,7 +23,7 @@ constexpr Names kQwen{"fc.weight", "pre_fc_norm_embedding.weight", "pre_fc_norm_
 
 class Mtp final : public OneLayerNet {
  public:
-  static Result<std::unique_ptr<Proposer>> make(const Proposer::Setup& setup);
+  static Proposer::Made make(const Proposer::Setup& setup);
 
   std::vector<int> taps() const override {
     return feed_post_ ? std::vector<int>{} : std::vector<int>{target_->shape().layers - 1};
@@ -40,40 +40,18 @@ class Mtp final : public OneLayerNet {
     const int64_t rows = pass.num_rows();
     const auto x = pass.arena().take<float>(rows, shape_.hidden), normed = pass.arena().take<float>(rows, shape_.hidden);
     BlockScratch scratch(pass.arena(), shape_, rows);
-    read(pass, features, scratch, normed, x);
-    attend(pass, 0, shape_, attention_, scratch, normed, x);
+    attend(pass, 0, shape_, attention_, scratch, read(pass, features, scratch, normed, x), x);
     norm(backend, x, ffn_norm_, normed);
     feed_forward(backend, ffn_, scratch, normed, x);
     norm(backend, x, output_norm_, hidden);
     backend.copy_rows({.from = recycle_post_ ? View<const float, 2>(hidden) : x, .to = recycled});
   }
-  void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const override {
-    BlockScratch scratch(pass.arena(), shape_, pass.num_rows());
-    read(pass, features, scratch, more_room, room);
-    store_rows(pass, 0, shape_, attention_, scratch, more_room);
-  }
 
  private:
-  void norm(Backend& backend, View<const float, 2> from, const Buffer& weight, View<float, 2> to) const {
-    backend.norm({.x = from, .weight = floats(weight), .eps = shape_.norm_eps, .out = to});
-  }
-  // x, and its norm in front of attention.
-  void read(
-      Pass& pass, View<const float, 2> features, const BlockScratch& scratch, View<float, 2> normed, View<float, 2> x) const {
-    Backend& backend = pass.backend();
-    const auto [both, left, right] = TokenAndFeature(pass.arena(), pass.num_rows(), shape_.hidden);
-    rope_.angles(pass, scratch);
-    target_->embed(backend, pass.ids(), normed);
-    norm(backend, normed, embedding_norm_, left);
-    norm(backend, features, feature_norm_, right);
-    multiply(backend, both, *fuse_, {}, x);
-    norm(backend, x, attention_norm_, normed);
-  }
-  Status read(const Proposer::Setup& setup);
+  Status read_drafter(const Proposer::Setup& setup);
   Status read_latent(const Proposer::Setup& setup);
 
   bool feed_post_ = true, recycle_post_ = true;
-  Buffer attention_norm_, output_norm_;
 };
 
 // DeepSeek's own layout: a layer like the target's, behind its last, in the same checkpoint.
@@ -101,7 +79,7 @@ Status Mtp::read_latent(const Proposer::Setup& setup) {
   return load.status();
 }
 
-Status Mtp::read(const Proposer::Setup& setup) {
+Status Mtp::read_drafter(const Proposer::Setup& setup) {
   if (target_->shape().latent.used()) return read_latent(setup);
   DrafterFile& file = *setup.file;
   const ModelShape& target = target_->shape();
@@ -140,7 +118,7 @@ Status Mtp::read(const Proposer::Setup& setup) {
   return file.all_consumed();
 }
 
-Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
+Proposer::Made Mtp::make(const Proposer::Setup& setup) {
   if (!setup.file && !setup.target->shape().latent.used())
     return usage_error(
         "method mtp needs a model with a prediction module (num_nextn_predict_layers, or tensors \"mtp.\"), or the "
@@ -148,7 +126,7 @@ Result<std::unique_ptr<Proposer>> Mtp::make(const Proposer::Setup& setup) {
   auto net = std::make_unique<Mtp>();
   net->target_ = setup.target;
   net->feed_post_ = setup.options.feed_norm == "post", net->recycle_post_ = setup.options.recycle_norm == "post";
-  HUNCH_OK(net->read(setup));
+  HUNCH_OK(net->read_drafter(setup));
   net->rope_ = RopeTable(*setup.backend, net->shape_);
   return std::unique_ptr<Proposer>(std::make_unique<Follower>(setup, std::move(net)));
 }

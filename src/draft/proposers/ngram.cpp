@@ -56,7 +56,7 @@ class FirstOccurrences {
   void each(const std::vector<int32_t>& tokens, std::span<const int32_t> text, Visit&& visit) {
     uint64_t hash = 0;
     for (int len = 1; len <= max_n_ && len <= std::ssize(text); ++len) {
-      const int32_t* const gram = &text[text.size() - size_t(len)];
+      const int32_t* const gram = &text[text.size() - len];
       hash = mix(hash + uint64_t(uint32_t(*gram)) + 1);
       if (len < min_n_) continue;
       int32_t* const table = &starts_[size_t(len - min_n_) * buckets_];
@@ -119,7 +119,7 @@ class Ngram final : public Proposer {
   std::vector<int32_t> recent_;
 };
 
-Result<std::unique_ptr<Proposer>> make_ngram(const Proposer::Setup& setup) {
+Proposer::Made make_ngram(const Proposer::Setup& setup) {
   int min_n = setup.options.ngram_min, max_n = setup.options.ngram_max;
   for (const int n : {min_n, max_n})
     if (n < 0 || n > kLongest)

@@ -48,10 +48,10 @@ TEST(Ngram, FollowsTheDefinitionOnRandomStreamsWhateverTheStep) {
 }
 
 TEST(Ngram, TakesTheLongestSuffixAtItsEarliestPlace) {
-  // 1 2 stands at 0 and 4; 3 1 2 at 3 only.
-  EXPECT_EQ(first_draft(2, 2, {1, 2, 7, 3, 1, 2, 8, 3, 1, 2}, 1), (Tokens{7}));
-  EXPECT_EQ(first_draft(2, 3, {1, 2, 7, 3, 1, 2, 8, 3, 1, 2}, 1), (Tokens{8}));
-  EXPECT_EQ(first_draft(4, 5, {1, 2, 7, 3, 1, 2, 8, 3, 1, 2}, 1), (Tokens{}));
+  const Tokens tokens = {1, 2, 7, 3, 1, 2, 8, 3, 1, 2};  // 1 2 stands at 0 and 4; 3 1 2 at 3 only
+  EXPECT_EQ(first_draft(2, 2, tokens, 1), (Tokens{7}));
+  EXPECT_EQ(first_draft(2, 3, tokens, 1), (Tokens{8}));
+  EXPECT_EQ(first_draft(4, 5, tokens, 1), (Tokens{}));
 }
 
 TEST(Ngram, NeverWrapsPastTheEndOfTheContext) {

@@ -12,7 +12,7 @@ class None final : public Proposer {
   }
 };
 
-Result<std::unique_ptr<Proposer>> make_none(const Proposer::Setup&) { return std::unique_ptr<Proposer>(new None); }
+Proposer::Made make_none(const Proposer::Setup&) { return std::unique_ptr<Proposer>(new None); }
 
 const Register<Proposer> none{"none", "plain decoding", make_none};
 

@@ -137,7 +137,7 @@ class Self final : public Proposer {
     bool chain() const { return straight; }
     int first_child(int row) const {
       for (int node = row; node < nodes; ++node)
-        if (parents[size_t(node) + 1] == row) return node;
+        if (parents[node + 1] == row) return node;
       return -1;
     }
     int deepest() const {
@@ -184,7 +184,6 @@ class Self final : public Proposer {
     if (blind_.empty()) return;
     std::erase_if(open_, [&](Draft* draft) { return std::ranges::find(blind_, draft) != blind_.end(); });
     std::ranges::stable_sort(blind_, [](const Draft* a, const Draft* b) { return a->deepest() > b->deepest(); });
-    const ModelShape& shape = target_.shape();
     auto levels = levels_.view<int32_t>(max_draft_ + 1, max_rows_);  // [level][draft] tokens that go in
     for (size_t i = 0; i < blind_.size(); ++i) levels(0, i) = blind_[i]->task->sequence->pending();
     size_t open = blind_.size();
@@ -207,16 +206,14 @@ class Self final : public Proposer {
         }
         const int64_t rows = int64_t(open);
         pass_.begin(levels[level].slice(0, rows), segments_);
-        auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
-        weights().forward(pass_, hidden, skip_layers_);
-        weights().logits(backend_, hidden, logits);
+        const auto logits = logits_of(rows);
         for (int64_t i = 0; i < rows; ++i) {
           Draft& draft = *blind_[i];
           if (SparseCheck* check = draft.task->check) check->end_pass(1);
           draft.depth = draft.first = level;
           View<const int32_t, 1> before(&levels(1, i), level);
           before.stride[0] = max_rows_;
-          sample(draft, View<const float, 2>(logits).slice(i, 1), {.tokens = levels[level + 1].slice(i, 1), .drafts = before});
+          sample(draft, logits.slice(i, 1), {.tokens = levels[level + 1].slice(i, 1), .drafts = before});
         }
       });
     }
@@ -234,9 +231,17 @@ class Self final : public Proposer {
     }
   }
 
+  // Of the pass that was begun.
+  View<const float, 2> logits_of(int64_t rows) {
+    const ModelShape& shape = target_.shape();
+    auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
+    weights().forward(pass_, hidden, skip_layers_);
+    weights().logits(backend_, hidden, logits);
+    return logits;
+  }
+
   // One level of every open draft; of a chain with a guess, as many levels as the guess has.
   void pass() {
-    const ModelShape& shape = target_.shape();
     auto ids = ids_.view<int32_t>(max_rows_);
     int64_t rows = 0;
     segments_.clear();
@@ -257,13 +262,11 @@ class Self final : public Proposer {
       });
     }
     pass_.begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
-    auto hidden = hidden_.view<float>(rows, shape.hidden), logits = logits_.view<float>(rows, shape.vocab_size);
-    weights().forward(pass_, hidden, skip_layers_);
-    weights().logits(backend_, hidden, logits);
+    const auto logits = logits_of(rows);
     int64_t row = 0;
     for (Draft* draft : open_) {
       const int count = draft->rows;
-      sample(*draft, View<const float, 2>(logits).slice(row, count),
+      sample(*draft, logits.slice(row, count),
           {.tokens = chosen_.view<int32_t>(2, max_rows_)[0].slice(row, count),
               .seconds = chosen_.view<int32_t>(2, max_rows_)[1].slice(row, count),
               .leads = leads_.view<float>(max_rows_).slice(row, count)});
@@ -408,7 +411,7 @@ class Self final : public Proposer {
   Confidence by_law_;              // the first of drawn children, by the likeliest token of their law
 };
 
-Result<std::unique_ptr<Proposer>> make_self(const Proposer::Setup& setup) {
+Proposer::Made make_self(const Proposer::Setup& setup) {
   std::unique_ptr<Proposer> lookup;
   if (const std::string& name = setup.options.self_lookup; !name.empty()) {
     const auto* part = name == "ngram" || name == "suffix" ? Register<Proposer>::find(name) : nullptr;

@@ -9,7 +9,7 @@
 namespace hunch {
 namespace {
 
-Result<std::unique_ptr<Proposer>> make_staged(const Proposer::Setup& setup) {
+Proposer::Made make_staged(const Proposer::Setup& setup) {
   Proposer::Setup middle = setup;
   middle.options.self_lookup = setup.options.cascade_first;
   middle.options.self_staged = true;

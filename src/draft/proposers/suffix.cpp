@@ -27,8 +27,8 @@ class OwnTokens {
     // What a preempted request said before it was closed is among the outputs already.
     said_from_ = std::max(sequence.prompt_len, sequence.len());
     const int64_t common = common_with(sequence);
-    for (; complete_ > 0 && complete_ - 1 + depth_ > common; --complete_) tree_.erase(uint32_t(complete_ - 1), depth_);
-    tree_.cut(uint32_t(common));
+    for (; complete_ > 0 && complete_ - 1 + depth_ > common; --complete_) tree_.erase(complete_ - 1, depth_);
+    tree_.cut(common);
     tree_.reserve(std::max(sequence.max_len, sequence.len()));
     append(sequence);
   }
@@ -36,7 +36,7 @@ class OwnTokens {
   int64_t common_with(const Sequence& sequence) const {
     const int64_t most = salt_ == sequence.cache_salt ? std::min(int64_t(tree_.end()), sequence.len()) : 0;
     int64_t common = 0;
-    while (common < most && tree_.token_at(uint32_t(common)) == sequence.tokens[common]) ++common;
+    while (common < most && tree_.token_at(common) == sequence.tokens[common]) ++common;
     return common;
   }
 
@@ -46,7 +46,7 @@ class OwnTokens {
   }
   // Suffixes that are complete enter the tree, at most so many.
   void extend(int64_t most) {
-    for (; most > 0 && waiting() > 0; --most, ++complete_) tree_.insert(uint32_t(complete_), depth_);
+    for (; most > 0 && waiting() > 0; --most, ++complete_) tree_.insert(complete_, depth_);
   }
   int64_t complete() const { return complete_; }
   int64_t waiting() const { return std::max<int64_t>(0, int64_t(tree_.end()) - depth_ - complete_ + 1); }  // complete ones
@@ -57,7 +57,7 @@ class OwnTokens {
   // The output since open.
   std::vector<int32_t> said() const {
     std::vector<int32_t> out;
-    for (int64_t at = said_from_; at < int64_t(tree_.end()); ++at) out.push_back(tree_.token_at(uint32_t(at)));
+    for (int64_t at = said_from_; at < int64_t(tree_.end()); ++at) out.push_back(tree_.token_at(at));
     return out;
   }
   // Requests with a salt keep to themselves: guesses and their timing would tell others what they said.
@@ -88,7 +88,7 @@ class Outputs {
       tree_.reserve(std::min(std::max<int64_t>(2 * tree_.capacity(), tokens_ + len), max_tokens_));
     const Output output{tree_.end(), int32_t(len)};
     for (const int32_t token : said.last(len)) tree_.append(token);
-    for (int32_t i = 0; i < output.len; ++i) tree_.insert(output.at + uint32_t(i), std::min(depth_, output.len - i));
+    for (int32_t i = 0; i < output.len; ++i) tree_.insert(output.at + i, std::min(depth_, output.len - i));
     outputs_.push_back(output);
     tokens_ += len;
   }
@@ -101,7 +101,7 @@ class Outputs {
   };
   void drop_oldest() {
     const Output output = outputs_.front();
-    for (int32_t i = 0; i < output.len; ++i) tree_.erase(output.at + uint32_t(i), std::min(depth_, output.len - i));
+    for (int32_t i = 0; i < output.len; ++i) tree_.erase(output.at + i, std::min(depth_, output.len - i));
     outputs_.pop_front();
     tokens_ -= output.len;
   }
@@ -257,7 +257,7 @@ class Suffix final : public Proposer {
   std::optional<Workers> helpers_;  // last: its threads end before what they work on
 };
 
-Result<std::unique_ptr<Proposer>> make_suffix(const Proposer::Setup& setup) {
+Proposer::Made make_suffix(const Proposer::Setup& setup) {
   const ProposerOptions& o = setup.options;
   if (o.suffix_depth < 1 || o.suffix_depth > kMaxSuffixDepth)
     return usage_error(fmt::format("the suffix tree's depth is {}; it must lie in [1, {}]", o.suffix_depth, kMaxSuffixDepth));

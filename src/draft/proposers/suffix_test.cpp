@@ -20,7 +20,7 @@ std::map<int32_t, int> followers(const std::vector<Tokens>& texts, const Tokens&
   total = 0;
   for (const Tokens& text : texts)
     for (size_t at = 0; at + string.size() <= text.size(); ++at) {
-      if (!std::equal(string.begin(), string.end(), text.begin() + int64_t(at))) continue;
+      if (!std::equal(string.begin(), string.end(), text.begin() + at)) continue;
       ++total;
       if (at + string.size() < text.size() && int(string.size()) < depth) ++next[text[at + string.size()]];
     }
@@ -216,7 +216,7 @@ TEST(Suffix, TakesUpWhatALongRequestLeftBehind) {
     Tokens text = random_stream(900, letters, dice);
     int guesses = 0;
     for (int request = 0; request < 40; ++request) {
-      text.resize(text.size() - size_t(dice.below(int(text.size()) / (request % 4 ? 9 : 1) + 1)));
+      text.resize(text.size() - dice.below(int(text.size()) / (request % 4 ? 9 : 1) + 1));
       const Tokens before(text.end() - int64_t(std::min<size_t>(text.size(), 4)), text.end());
       for (const int32_t token : random_stream(std::max(20, 700 - int(text.size())), letters, dice)) text.push_back(token);
       text.insert(text.end(), before.begin(), before.end());  // what followed it in the last request is forgotten
