@@ -9,11 +9,13 @@ namespace {
 
 // "a,b", or vLLM's ["a","b"]; of a repeated flag all.
 FlagSet::Set list_into(std::vector<std::string>& target) {
-  return [&target](std::string_view, std::string_view text) -> Status {
+  return [&target](std::string_view flag, std::string_view text) -> Status {
     const auto json = nlohmann::json::parse(text, nullptr, false);
     if (json.is_array()) {
-      for (const auto& entry : json)
-        if (entry.is_string()) target.push_back(entry.get<std::string>());
+      for (const auto& entry : json) {
+        if (!entry.is_string()) return usage_error("{}: {} is no string", flag, entry.dump());
+        target.push_back(entry.get<std::string>());
+      }
       return {};
     }
     return each_item(text, [&](auto item) {

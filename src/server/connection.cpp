@@ -265,7 +265,9 @@ void Connection::refuse(std::string_view reason, int status, std::string message
 
 void Connection::refuse(std::string_view reason, HttpReply reply) {
   if (!reason.empty()) handler_.refused(reason, reply.status);
-  write(answer_head(reply, {}, Framing::Length, reply.body.size(), false) + reply.body);
+  std::string bytes = answer_head(reply, {}, Framing::Length, reply.body.size(), false);
+  if (head_.method != "HEAD") bytes += reply.body;
+  write(bytes);
   exchange_ended(false);
 }
 

@@ -34,6 +34,8 @@ class Requests(ServerTest):
     self.assertEqual(self.get("/health?x=1")[0], 200)
 
   def test_head_has_no_body_and_the_length_of_get(self):
+    data = self.raw(b"HEAD /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+    self.assertTrue(data.startswith(b"HTTP/1.1 404") and data.endswith(b"\r\n\r\n"))
     data = self.raw(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     self.assertEqual(status_of(data), 200)
     self.assertTrue(data.endswith(b"\r\n\r\n"))

@@ -129,8 +129,8 @@ class Life(unittest.TestCase):
       served.until(lambda: served.metric("vllm:num_requests_running") > 0)
       tasks = pathlib.Path(f"/proc/{served.process.pid}/task").iterdir()
       thread = next(int(task.name) for task in tasks if (task / "comm").read_text() == "hunch engine\n")
-      seize, interrupt, every_child = 0x4206, 0x4207, 0x40000000
-      if libc.ptrace(seize, thread, None, None) != 0 or libc.ptrace(interrupt, thread, None, None) != 0:
+      seize, interrupt, go_on, every_child = 0x4206, 0x4207, 7, 0x40000000
+      if libc.ptrace(seize, thread, None, None) != 0:
         self.skipTest("no thread can be stopped here: " + os.strerror(ctypes.get_errno()))
       def gone():
         try:
@@ -138,7 +138,18 @@ class Life(unittest.TestCase):
         except ChildProcessError:
           return True
       self.addCleanup(lambda: (served.process.kill(), served.until(gone)))
-      os.waitpid(thread, every_child)
+      def stopped():
+        """Not where it holds a lock that /health waits for."""
+        libc.ptrace(interrupt, thread, None, None)
+        os.waitpid(thread, every_child)
+        with served.socket() as s:
+          s.settimeout(0.3)
+          s.sendall(get_bytes("/health"))
+          try:
+            return s.recv(99)
+          except TimeoutError:
+            libc.ptrace(go_on, thread, None, None)
+      served.until(stopped)
       served.until(lambda: served.get("/health")[0] == 503, 4)
       self.assertEqual(json.loads(served.get("/health")[2])["error"]["code"], "engine_stuck")
       served.until(gone, 15)
@@ -263,6 +274,7 @@ class Life(unittest.TestCase):
       self.assertEqual(served.get(path)[0], 501)
     for name, status in (("a", 200), ("b", 200), ("c", 403)):
       self.assertEqual(served.get("/health", headers={"Origin": f"https://{name}.example"})[0], status)
+    self.refused("--cors-origins: 1 is no string", "--cors-origins", '["*",1]')
     everybody = self.start("--cors-origins", '["*"]')
     self.assertEqual(everybody.get("/health", headers={"Origin": "https://c.example"})[1]["Access-Control-Allow-Origin"], "https://c.example")
 
