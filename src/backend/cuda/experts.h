@@ -1,6 +1,6 @@
 // Mixtures of experts on the device: contract in backend/ops/experts.h. Products have the bits of those of plain_products.cuh,
 // over lists of rows that a kernel makes of the ids, so that the host never learns where rows go. All views are device memory.
-// The scratch of ExpertsArgs is not used: the workspace has room for every (row, expert) pair of kExpertRows rows.
+// The scratch of ExpertsArgs is not used: the workspace has room for every (row, expert) pair of a call.
 #pragma once
 
 #include <unordered_map>
@@ -12,7 +12,7 @@
 namespace hunch {
 
 inline constexpr int kMostExperts = 1024;  // of a layer
-inline constexpr int kExpertRows = 256;    // with more, these many at a time, and each time weights are read again
+inline constexpr int kExpertRows = 256;    // at a time, unless grouped (experts.cu); each time weights are read again
 
 // What all calls have read so far.
 struct ExpertsRead {

@@ -15,7 +15,7 @@ void enqueue_embed(Commands& commands, const EmbedArgs& args);
 bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args);
 
 // For tests, the same bits. Packed: through the workspace also where blocks would keep the activations themselves; Plain: the
-// kernel of devices that are not Hopper; Chunk: that of many rows of plain weights (chunk_products.h), where it can.
+// kernel of devices that are not Hopper; Chunk: that of a chunk (chunk_products.h), where it can.
 enum class ActivationPath { Auto, Packed, Plain, Chunk };
 void enqueue_matmul(Commands& commands, const MatmulArgs& args, ActivationPath path);
 
