@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/attention_plan.h"
 #include "backend/cuda/commands.h"
+#include "backend/cuda/unpacked_kv.h"
 
 namespace hunch {
 
@@ -32,6 +33,7 @@ class CudaAttention {
   // Runs of a call that run in one launch: one type of store, all with one M tile or all with several.
   struct Launch {
     bool general = false, paired = false, lines = false, keys_only = false;
+    bool unpacked = false;  // codes of chunks, where memory allows
     DType dtype = DType::BF16;
     int head_dim = 0, group = 1, columns = 0;  // columns: 0: packed rows stand in rows
     std::vector<const AttentionRun*> runs;
@@ -62,13 +64,14 @@ class CudaAttention {
     void list_combined(int padded_group, int group);
     void begin(const Launch& kind) {  // no runs yet, of that kind
       general = kind.general, paired = kind.paired, lines = kind.lines, keys_only = kind.keys_only;
+      unpacked = kind.unpacked;
       dtype = kind.dtype, head_dim = kind.head_dim, group = kind.group, columns = kind.columns;
       runs.clear(), planned.clear();
       planned_already = false, there.list = 0;
     }
     bool same_kind(const Launch& o) const {
-      return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only && dtype == o.dtype &&
-          head_dim == o.head_dim && group == o.group && columns == o.columns;
+      return general == o.general && paired == o.paired && lines == o.lines && keys_only == o.keys_only &&
+          unpacked == o.unpacked && dtype == o.dtype && head_dim == o.head_dim && group == o.group && columns == o.columns;
     }
     bool same_plan(const Launch& o) const { return planned_already && same_kind(o) && planned == o.planned; }
   };
@@ -86,6 +89,7 @@ class CudaAttention {
 
   int most_blocks_;
   std::unique_ptr<Count> taken_;
+  UnpackedKv unpacked_;
   std::vector<Launch> launches_;  // kept: a plan that fits again (the next layer's) is not made again
   std::vector<Launch*> sorted_;   // what the last attention's runs became,
   int64_t sorted_heads_ = 0;      // of so many query heads,

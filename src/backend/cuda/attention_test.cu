@@ -132,6 +132,28 @@ TEST(CudaAttention, GivesARowTheSameBitsAloneInVerifyAndInPromptChunks) {
     }
 }
 
+// Chunks over codes are widened first, pages in order: beside each other, in a window, and with a short run over the store.
+TEST(CudaAttention, GivesARowTheSameBitsInAChunkThatIsWidenedFirst) {
+  HUNCH_NEEDS_DEVICE();
+  Device device;
+  for (const KvShape& shape :
+      {KvShape{DType::F8_E4M3, 2, 4, 128}, KvShape{DType::Q8_0, 2, 2, 64}, KvShape{DType::Q8_0, 1, 4, 128}})
+    for (const int window : {0, 300}) {
+      if (left_out()) continue;
+      KvPair a(*device.commands, shape, 1500), b(*device.commands, shape, 700, 9);
+      const std::vector<Request> requests{chunk(shape, 700, 800, 3, window), chunk(shape, 100, 600, 4), chunk(shape, 690, 10, 5)};
+      const std::vector<Attended> together = device.run({&a, &b, &b}, requests);
+      for (size_t r = 0; r < 3; ++r)
+        for (int64_t first = 0; first < std::ssize(requests[r].last); first += 200) {
+          const int64_t rows = std::min<int64_t>(200, std::ssize(requests[r].last) - first);
+          const Attended part = device.run(r == 0 ? a : b, rows_of(requests[r], first, rows, shape));
+          const size_t at = size_t(first * shape.heads() * shape.head_dim);
+          ASSERT_TRUE(same_bits(part.out.data(), together[r].out.data() + at, part.out.size()))
+              << shape.name() << " run " << r << " rows from " << first << " window " << window;
+        }
+    }
+}
+
 // Rows whose greatest logits stand far apart and grow from tile to tile, each in other ones.
 TEST(CudaAttention, GivesARowTheSameBitsWhateverItsCompanyMakesOfReferences) {
   HUNCH_NEEDS_DEVICE();

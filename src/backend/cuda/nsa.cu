@@ -3,6 +3,7 @@
 
 #include <bit>
 
+#include "backend/cuda/nsa_chunk.cuh"
 #include "backend/cuda/nsa_compress.cuh"
 #include "backend/cuda/nsa_kernel.cuh"
 #include "base/check.h"
@@ -36,7 +37,7 @@ struct Kind {
 
 template <int D, int kBlock, int kTiles, bool kTrees>
 void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
-  using Shared = NsaShared<D, kTiles * 16>;
+  using Shared = NsaShared<D, kTiles * 16, kNsaBlockChains>;
   const Grid grid{.blocks = blocks,
       .threads = kNsaBlockChains * kTiles * 32,
       .shared_bytes = size_t(Shared::kOwners) + kind.owner_words * sizeof(uint32_t) +
@@ -61,6 +62,19 @@ void launch_block(Commands& commands, const Kind& kind, dim3 blocks, const NsaLa
     if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, blocks, args);
   }
   launch_tiles<D, 64>(commands, kind, blocks, args);
+}
+template <int D, int kBlock>
+void launch_chunks(Commands& commands, int owner_words, dim3 blocks, const NsaLaunch& args) {
+  using Shared = typename NsaChunk<D, kBlock>::Shared;
+  const size_t shared_bytes = Shared::kOwners + owner_words * sizeof(uint32_t);
+  commands.launch(
+      nsa_chunk_kernel<D, kBlock>, {.blocks = blocks, .threads = kNsaChunkTiles * 32, .shared_bytes = shared_bytes}, args);
+}
+void launch_chunks_of(Commands& commands, int head_dim, int block, int owner_words, dim3 blocks, const NsaLaunch& args) {
+  if (head_dim == 128) launch_chunks<128, 64>(commands, owner_words, blocks, args);
+  else if (block == 64) launch_chunks<64, 64>(commands, owner_words, blocks, args);
+  else if (block == 32) launch_chunks<64, 32>(commands, owner_words, blocks, args);
+  else launch_chunks<64, 16>(commands, owner_words, blocks, args);
 }
 void launch_kind(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
   if (kind.head_dim == 64) launch_block<64>(commands, kind, blocks, args);
@@ -275,33 +289,45 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
     const NsaGrouping& grouping, const NsaAttentionArgs* op) {
   commands.begin_op();
   devices_.assign(runs.size(), NsaDevice{});
-  int most_rows = 0, most_blocks = 0;
+  int most_blocks = 0;
   int64_t rows = 0, pooled_stride = 0, owned = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     add_run(commands, shape, runs[r], devices_[r]);
     const int newest = *std::ranges::max_element(runs[r].positions);
-    most_rows = std::max(most_rows, devices_[r].rows), most_blocks = std::max(most_blocks, newest / shape.sel_block + 1);
+    most_blocks = std::max(most_blocks, newest / shape.sel_block + 1);
     pooled_stride = std::max(pooled_stride, int64_t(newest / shape.cmp_stride / kNsaTile + 1) * kNsaTile);
     rows += devices_[r].rows, owned += runs[r].num_owned;
   }
   const NsaDevice& first = devices_[0];
   const int dim = first.raw.head_dim, heads = first.kv_heads * first.group;
   HUNCH_CHECK(nsa_lacks(shape, heads, first.kv_heads, dim).empty() && most_blocks <= kNsaMostBlocks);
+  // Runs of many groups: a block takes one, and there should be some blocks for a device.
+  const int shift = first.group_shift, of_chunk = std::min(kNsaMostGrouped, kNsaChunkTiles * 16 >> shift);
+  const int words = std::max(512, int(std::bit_ceil(unsigned(most_blocks + kNsaChains))));  // in steps, so that graphs fit again
+  const bool exact = grouping.rows == 0 && !grouping.shared && !grouping.apart;
+  const bool may = exact && runs[0].out.data && !runs[0].given && of_chunk << shift > 32 && words <= kNsaTile * dim * 6 / 4;
+  const auto is_chunk = [&](const NsaDevice& d) { return may && d.num_bundles == 0 && d.rows << shift > 32; };
+  const auto groups_of = [&](const NsaDevice& d) { return (d.rows - 1) / of_chunk + 1; };
+  int groups = 0, most_groups = 0, most_rows = 0;
+  for (const NsaDevice& d : devices_)
+    if (is_chunk(d)) groups += groups_of(d), most_groups = std::max(most_groups, groups_of(d));
+  const bool chunks = groups * first.kv_heads >= device_facts().num_sms / 3;
+  int few = 0;  // runs of clusters
+  for (const NsaDevice& d : devices_)
+    if (!chunks || !is_chunk(d)) ++few, most_rows = std::max(most_rows, d.rows);
   const int most = most_grouped_rows(dim, first.group);
   int grouped = std::min({grouping.rows > 0 ? grouping.rows : most, most, most_rows});
   const auto blocks_of = [&](int of_group) {
     return unsigned(kNsaBlocks * first.kv_heads * ((most_rows + of_group - 1) / of_group));
   };
   // Fewer rows a group are faster as long as clusters find SMs of their own, down to a warp's.
-  const bool exact = grouping.rows == 0 && !grouping.shared;
-  while (exact && grouped << first.group_shift > 16 &&
-      int(blocks_of((grouped + 1) / 2) * runs.size()) <= device_facts().num_sms * 3 / 4)
+  while (exact && grouped << shift > 16 && int(blocks_of((grouped + 1) / 2)) * few <= device_facts().num_sms * 3 / 4)
     grouped = (grouped + 1) / 2;
   const int slots = most_blocks / kNsaBlocks + kNsaBlockChains + 1;
   Kind kind{.head_dim = dim, .block = shape.sel_block, .tiles = 1};
   kind.owner_words = std::max(512, int(std::bit_ceil(unsigned(slots))));  // in steps, so that graphs fit again
   kind.trees = std::ranges::any_of(runs, [](const NsaRows& run) { return !run.parents.empty(); });
-  while (kind.tiles * 16 < grouped << first.group_shift) kind.tiles *= 2;
+  while (kind.tiles * 16 < grouped << shift) kind.tiles *= 2;
   // Floats: branches' outcomes, pooled weights, entries that trees own (K and V in bf16), choices.
   const int64_t part = grouping.apart ? rows * heads * dim : 0, pooled = rows * first.kv_heads * pooled_stride;
   const int64_t owned_part = owned * first.kv_heads * dim, chosen = rows * first.kv_heads * shape.sel_count;
@@ -311,8 +337,9 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   int64_t before = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     NsaDevice& device = devices_[r];
-    device.owner_words = kind.owner_words, device.grouped = grouped, device.scale_log2 = scale * kNsaLog2E,
-    device.shared = grouping.shared;
+    const bool chunk = chunks && is_chunk(device);
+    device.owner_words = chunk ? words : kind.owner_words, device.grouped = chunk ? of_chunk : grouped,
+    device.scale_log2 = scale * kNsaLog2E, device.shared = grouping.shared;
     device.compressed_out = memory + before * heads * dim, device.selected_out = device.compressed_out + part;
     device.window_out = device.selected_out + part;
     device.pooled = memory + 3 * part + before * first.kv_heads * pooled_stride, device.pooled_stride = pooled_stride;
@@ -322,7 +349,17 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
     before += device.rows;
   }
   if (op) compress_kept(commands, *op);
-  const dim3 blocks(blocks_of(grouped), unsigned(runs.size()));
+  if (chunks) {
+    std::ranges::stable_partition(devices_, [&](const NsaDevice& d) { return !is_chunk(d); });
+    for (NsaDevice& device : devices_) device.choose = 1;
+    const std::span<const NsaDevice> many(devices_.begin() + few, devices_.end());
+    launch_chunks_of(commands, dim, shape.sel_block, words, dim3(unsigned(most_groups * first.kv_heads), unsigned(many.size())),
+        NsaLaunch{commands.data(many)});
+    commands.launched_long();
+    devices_.resize(few);
+    if (few == 0) return;
+  }
+  const dim3 blocks(blocks_of(grouped), unsigned(few));
   const auto run = [&](int32_t branches, bool choose) {
     for (NsaDevice& device : devices_) device.branches = branches, device.choose = choose, device.apart = grouping.apart;
     launch_kind(commands, kind, blocks, NsaLaunch{commands.data(std::span<const NsaDevice>(devices_))});

@@ -187,6 +187,31 @@ TEST(CudaNsa, HasTheValuesOfPlainLoops) {
     }
 }
 
+// Many rows at once go another way than few.
+TEST(CudaNsa, GivesARowTheSameBitsInAChunkOfAPrompt) {
+  HUNCH_NEEDS_HOPPER();
+  Bench bench;
+  const Case usual_128{8, 2, 128, kUsual};
+  for (const Case& c : {kCases[0], kCases[1], kCases[3], kCases[4], usual_128})
+    for (const int entries : {0, 900, 30000}) {
+      if (test::left_out()) continue;
+      const int rows = entries == 0 ? 1603 : 800, few = 16, heads = c.kv_heads * c.settings.sel_count;
+      Caches caches(c, entries + rows);
+      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
+      const Answer all = bench.ask(caches, x, c.settings);
+      for (int first = 0; first < rows; first += few) {
+        NsaQuestion part = chain(c.heads, c.kv_heads, c.dim, c.settings, entries + first, std::min(few, rows - first), 1);
+        const auto take = [&](auto& to, const auto& from, size_t width) {
+          to.assign(from.begin() + first * width, from.begin() + first * width + part.positions.size() * width);
+        };
+        take(part.q, x.q, size_t(c.heads * c.dim)), take(part.gates, x.gates, size_t(c.heads * 3));
+        Answer same;
+        take(same.out, all.out, size_t(c.heads * c.dim)), take(same.chosen, all.chosen, size_t(heads));
+        ASSERT_TRUE(bench.ask(caches, part, c.settings) == same) << "heads of " << c.dim << ", rows from " << entries + first;
+      }
+    }
+}
+
 TEST(CudaNsa, GivesARowTheSameBitsInAnyGroup) {
   HUNCH_NEEDS_HOPPER();
   Bench bench;

@@ -14,31 +14,85 @@ namespace hunch {
 
 constexpr float kNsaLog2E = 1.44269504088896340736f;
 
-enum NsaKnown { kNsaPosition, kNsaPath, kNsaOwnedPath, kNsaKnowns };  // of the group's rows, in shared memory
-
-// Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains and, where there are trees,
-// each team's rows beside a tile: K, V.
-template <int D, int kPacked>
-struct NsaShared {
-  static constexpr int kHalfBytes = kNsaTile * D * 2;  // K or V of a tile
-  static constexpr bool kAhead = D == 64;              // the next tile's keys come while this one is looked at: there is room
-  static constexpr int kTeamBytes = (kAhead ? 3 : 2) * kHalfBytes;  // K of this tile, of the next, V of this
-  static constexpr int kResultFloats = kPacked * (D + 2);           // sums, then greatest logit and total of every row
-  static constexpr int kTilesAt = 0, kQueries = kNsaBlockChains * kTeamBytes, kResults = kQueries + kPacked * D * 2;
-  static constexpr int kLse = kResults + 3 * kResultFloats * 4, kRows = kLse + kPacked * 4;
-  static constexpr int kBusy = kRows + kNsaKnowns * kNsaMostGrouped * 4;
-  static constexpr int kOwners = kBusy + kNsaBlockChains * 4;
-  static constexpr int kBesideBytes = nsa_beside(D) * D * 2;  // K or V
-  // A team's partial lies where its tiles were: rows so far apart that a warp's stores meet no bank twice, then their states.
-  static constexpr int kPartialRow = D + 8, kPartialStates = kPacked * kPartialRow;
-  static_assert((kPartialStates + 2 * kPacked) * 4 <= kTeamBytes);
-};
+enum NsaKnown { kNsaPosition, kNsaVisible, kNsaPath, kNsaOwnedPath, kNsaKnowns };  // of the group's rows, in shared memory
 
 // Where 16 bytes of a row of D lie, so that eight rows' are in different banks.
 template <int D>
 HUNCH_DEVICE uint32_t nsa_chunk(int row, int chunk) {
   return uint32_t(row * D * 2 + (chunk ^ row % 8) * 16);
 }
+// Of a warp's 16 packed rows, as the tensor cores leave them: o[8 columns].
+template <int D>
+struct alignas(16) NsaState {
+  float o[D / 8][4], top[2], total[2];
+  HUNCH_DEVICE void clear() {
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] = 0;
+    top[0] = top[1] = -INFINITY, total[0] = total[1] = 0;
+  }
+  // What lanes have of their rows' totals to one number, of the same bits in each.
+  HUNCH_DEVICE void add_lanes() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      total[h] += __shfl_xor_sync(~0u, total[h], 1);
+      total[h] += __shfl_xor_sync(~0u, total[h], 2);
+    }
+  }
+  // As NsaMerged does; totals of both are whole.
+  HUNCH_DEVICE void add(const NsaState& x) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float after = fmaxf(top[h], x.top[h]), base = after == -INFINITY ? 0.0f : after;
+      const float a = exp2_fast(top[h] - base), b = exp2_fast(x.top[h] - base);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+        for (int i = 2 * h; i < 2 * h + 2; ++i) o[n][i] = fmaf(o[n][i], a, x.o[n][i] * b);
+      total[h] = fmaf(total[h], a, x.total[h] * b), top[h] = after;
+    }
+  }
+  // sums: [packed row][stride], states [packed row][2]; place: of the first of the 16.
+  HUNCH_DEVICE void store(float* sums, int stride, float* states, int place, int lane) {
+    add_lanes();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = place + lane / 4 + 8 * h;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+        *reinterpret_cast<float2*>(sums + row * stride + n * 8 + lane % 4 * 2) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
+      if (lane % 4 == 0) *reinterpret_cast<float2*>(states + row * 2) = make_float2(top[h], total[h]);
+    }
+  }
+};
+
+// Shared memory of a block for kPacked rows; behind it a word for every selection block of its chains and, where there are trees,
+// each team's rows beside a tile: K, V.
+// kTeams 1: a block that has all chains (nsa_chunk.cuh); results are what its threads keep of a branch.
+template <int D, int kPacked, int kTeams>
+struct NsaShared {
+  static constexpr int kHalfBytes = kNsaTile * D * 2;  // K or V of a tile
+  static constexpr bool kAhead = D == 64;              // the next tile's keys come while this one is looked at: there is room
+  // K of this tile, of the next, V of this; alone, of the next, too.
+  static constexpr int kTeamBytes = (kTeams == 1 ? 4 : kAhead ? 3 : 2) * kHalfBytes;
+  static constexpr int kResultFloats = kPacked * (D + 2);  // sums, then greatest logit and total of every row
+  static constexpr int kTilesAt = 0, kQueries = kTeams * kTeamBytes, kResults = kQueries + kPacked * D * 2;
+  static constexpr int kResultBytes = kTeams == 1 ? 2 * kPacked * sizeof(NsaState<D>) : 3 * kResultFloats * 4;
+  static constexpr int kLse = kResults + kResultBytes, kRows = kLse + kPacked * 4;
+  static constexpr int kBusy = kRows + kNsaKnowns * kNsaMostGrouped * 4;
+  static constexpr int kOwners = kBusy + kNsaBlockChains * 4;
+  // Where 16 bytes of a row stand among queries; alone, in a tile, too: as wgmma takes them.
+  HUNCH_DEVICE static uint32_t at(int row, int chunk) {
+    if (kTeams > 1) return nsa_chunk<D>(row, chunk);
+    return uint32_t(chunk / 8 * (kNsaTile * 128)) + nsa_chunk<64>(row, chunk % 8);
+  }
+  static constexpr int kBesideBytes = nsa_beside(D) * D * 2;  // K or V
+  // A team's partial lies where its tiles were: rows so far apart that a warp's stores meet no bank twice, then their states.
+  static constexpr int kPartialRow = D + 8, kPartialStates = kPacked * kPartialRow;
+  static_assert(kTeams == 1 || (kPartialStates + 2 * kPacked) * 4 <= kTeamBytes);
+};
+
 HUNCH_DEVICE uint32_t nsa_pack(float a, float b) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
   return *reinterpret_cast<const uint32_t*>(&both);
@@ -70,37 +124,10 @@ struct NsaMerged {
   }
 };
 
-// Of a warp's 16 packed rows, as the tensor cores leave them: o[8 columns].
-template <int D>
-struct NsaState {
-  float o[D / 8][4], top[2], total[2];
-  HUNCH_DEVICE void clear() {
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) o[n][i] = 0;
-    top[0] = top[1] = -INFINITY, total[0] = total[1] = 0;
-  }
-  // sums: [packed row][stride], states [packed row][2]; place: of the first of the 16.
-  HUNCH_DEVICE void store(float* sums, int stride, float* states, int place, int lane) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float sum = total[h];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      const int row = place + lane / 4 + 8 * h;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n)
-        *reinterpret_cast<float2*>(sums + row * stride + n * 8 + lane % 4 * 2) = make_float2(o[n][2 * h], o[n][2 * h + 1]);
-      if (lane % 4 == 0) *reinterpret_cast<float2*>(states + row * 2) = make_float2(top[h], sum);
-    }
-  }
-};
-
-template <int D, int kPacked, bool kTrees>
+template <int D, int kPacked, bool kTrees, int kTeams>
 class NsaChain {
  public:
-  using Shared = NsaShared<D, kPacked>;
+  using Shared = NsaShared<D, kPacked, kTeams>;
   static constexpr int kTiles = kPacked / 16;
 
   HUNCH_DEVICE NsaChain(const NsaDevice& args, char* memory, int kv_head)
@@ -184,6 +211,78 @@ class NsaChain {
       const uint32_t was = keys;
       keys = other, other = was;
     }
+  }
+
+  HUNCH_DEVICE bool reads_any(const NsaTileRef& t) const {  // of the warp's rows
+    const int first = m_ * 16 >> a_.group_shift, last = (m_ * 16 + 15) >> a_.group_shift;
+    return (t.rows >> first & ((2u << (last - first)) - 1)) != 0;
+  }
+
+  // Scores to weights; the state's references follow.
+  template <int kKeys>
+  HUNCH_DEVICE void weigh(const NsaTileRef& t, float (&s)[kKeys / 8][4], NsaState<D>& state) const {
+    const Reach reads[2] = {reach<kKeys>(t, m_ * 16 + lane_ / 4), reach<kKeys>(t, m_ * 16 + lane_ / 4 + 8)};
+    bool none[2], simple = true;  // mostly a row reads all or nothing
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      none[h] = reads[h].last < 0;
+      simple = simple && (none[h] || (reads[h].first <= 0 && reads[h].last >= kKeys - 1));
+    }
+    simple = __all_sync(~0u, simple);
+    const float scale = a_.scale_log2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const auto leave_out = [&](const auto& left_out) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            if (left_out(n * 8 + lane_ % 4 * 2 + i)) s[n][2 * h + i] = -INFINITY;
+      };
+      if (simple) leave_out([&](int) { return none[h]; });
+      else leave_out([&](int key) { return key < reads[h].first || key > reads[h].last; });
+      float most = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) s[n][2 * h + i] *= scale, most = fmaxf(most, s[n][2 * h + i]);
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      const float before = state.top[h], after = fmaxf(before, most), base = after == -INFINITY ? 0.0f : after;
+      const float alpha = exp2_fast(before - base);
+      float added = 0;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[n][2 * h + i];
+          x = exp2_fast(x - base);
+          added += x;
+        }
+      state.top[h] = after, state.total[h] = fmaf(state.total[h], alpha, added);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) state.o[n][2 * h] *= alpha, state.o[n][2 * h + 1] *= alpha;
+    }
+  }
+
+  // Weights of a tile's scores, to memory.
+  HUNCH_DEVICE void pool_scores(const NsaTileRef& t, float (&s)[kNsaTile / 8][4], const float* lse, int first_row) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int place = m_ * 16 + lane_ / 4 + 8 * h;
+      const Reach reads = reach<kNsaTile>(t, place);
+      const float minus = -lse[place];
+#pragma unroll
+      for (int n = 0; n < kNsaTile / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int key = n * 8 + lane_ % 4 * 2 + i;
+          float& x = s[n][2 * h + i];
+          x = key <= reads.last ? exp2_fast(fmaf(x, a_.scale_log2, minus)) : 0.0f;
+        }
+    }
+    add_heads(s);
+    store_pooled(t, s, first_row);
   }
 
  private:
@@ -359,14 +458,9 @@ class NsaChain {
     const int of_group = place >> a_.group_shift, head = place & ((1 << a_.group_shift) - 1);
     if (head >= a_.group || !(t.rows >> of_group & 1)) return {0, -1};
     const int position = known(kNsaPosition)[of_group], begin = t.tile * kKeys;
-    if (t.branch == kNsaCompressed) return {0, visible(position) - 1 - begin};
+    if (t.branch == kNsaCompressed) return {0, known(kNsaVisible)[of_group] - 1 - begin};
     return {t.branch == kNsaWindow ? position - a_.window + 1 - begin : 0, position - begin};
   }
-  HUNCH_DEVICE bool reads_any(const NsaTileRef& t) const {  // of the warp's rows
-    const int first = m_ * 16 >> a_.group_shift, last = (m_ * 16 + 15) >> a_.group_shift;
-    return (t.rows >> first & ((2u << (last - first)) - 1)) != 0;
-  }
-
   template <int kKeys>
   HUNCH_DEVICE void fold_tile(const NsaTileRef& t, uint32_t keys, uint32_t values, NsaState<D>& state) const {
     const bool reads_it = reads_any(t), bundled = kTrees && t.bundle.beside > 0;
@@ -413,61 +507,11 @@ class NsaChain {
       multiply(state.o[2 * n + 1], p, b[2], b[3]);
     }
   }
-  // Scores to weights; the state's references follow.
-  template <int kKeys>
-  HUNCH_DEVICE void weigh(const NsaTileRef& t, float (&s)[kKeys / 8][4], NsaState<D>& state) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const Reach reads = reach<kKeys>(t, m_ * 16 + lane_ / 4 + 8 * h);
-      float most = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int key = n * 8 + lane_ % 4 * 2 + i;
-          float& x = s[n][2 * h + i];
-          x = key >= reads.first && key <= reads.last ? x * a_.scale_log2 : -INFINITY;
-          most = fmaxf(most, x);
-        }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float before = state.top[h], after = fmaxf(before, most), base = after == -INFINITY ? 0.0f : after;
-      const float alpha = exp2_fast(before - base);
-      float added = 0;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = s[n][2 * h + i];
-          x = exp2_fast(x - base);
-          added += x;
-        }
-      state.top[h] = after, state.total[h] = fmaf(state.total[h], alpha, added);
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) state.o[n][2 * h] *= alpha, state.o[n][2 * h + 1] *= alpha;
-    }
-  }
-
   HUNCH_DEVICE void pool_tile(const NsaTileRef& t, uint32_t keys, const float* lse, int first_row) const {
     float s[kNsaTile / 8][4];
     make_scores<kNsaTile>(keys, s);
     if (kTrees && t.bundle.beside > 0) score_beside<kNsaTile>(t, on_paths(t), keys, s);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int place = m_ * 16 + lane_ / 4 + 8 * h;
-      const Reach reads = reach<kNsaTile>(t, place);
-      const float minus = -lse[place];
-#pragma unroll
-      for (int n = 0; n < kNsaTile / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int key = n * 8 + lane_ % 4 * 2 + i;
-          float& x = s[n][2 * h + i];
-          x = key <= reads.last ? exp2_fast(fmaf(x, a_.scale_log2, minus)) : 0.0f;
-        }
-    }
-    add_heads(s);
-    store_pooled(t, s, first_row);
+    pool_scores(t, s, lse, first_row);
   }
   // Heads of a KV head stand in neighbouring rows: in lanes 4, 8 and 16 apart, then in the tile's halves.
   HUNCH_DEVICE void add_heads(float (&s)[kNsaTile / 8][4]) const {
