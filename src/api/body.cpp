@@ -48,11 +48,16 @@ Status read_top_k(const Field& v, BodyReader& in) {
 
 Status read_max_tokens(const Field& v, BodyReader& in) {
   const bool batch = in.kind == BodyKind::Batch;
-  // llama.cpp's word has -1 for no limit.
-  HUNCH_TRY(const int64_t n, whole_value(v, {batch ? 1.0 : v.key == "n_predict" ? -1.0 : 0.0, kMostTokens}));
+  HUNCH_TRY(const int64_t n, whole_value(v, {batch ? 1.0 : -1.0, kMostTokens}));  // llama.cpp's -1: no limit
   in.out.request.max_tokens = n;
   in.out.limited = n >= 0 && !batch;  // a batch gives what the context has room for
   in.out.endless = n < 0;
+  return {};
+}
+
+// The window of penalties; see settle().
+Status read_repeat_last_n(const Field& v, BodyReader&) {
+  HUNCH_OK(whole_value(v, {-1, kMostTokens}));
   return {};
 }
 
@@ -205,6 +210,7 @@ const Key kKeys[] = {
     {"frequency_penalty", HUNCH_VALUE(number_value, request.sampling.frequency_penalty, Range{-2, 2}), kAll},
     {"repetition_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0.01, 100}), kAll},
     {"repeat_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0.01, 100}), kHttp},
+    {"repeat_last_n", read_repeat_last_n, kHttp},
     {"logit_bias", read_logit_bias, kAll},
     {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
     {"allowed_token_ids", read_allowed_ids, kAll},
@@ -301,6 +307,12 @@ Status settle(const object& fields, BodyReader& in) {
         in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no {}", missing));
   }
   if (out.input == Body::Input::Chat && out.echo) return blame("echo", "\"echo\" is for \"prompt\", not for \"messages\"");
+  SamplingOptions& sampling = out.request.sampling;
+  const bool penalized = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || sampling.frequency_penalty != 0;
+  if (const double n = number("repeat_last_n"); n == 0)
+    sampling.repetition_penalty = 1, sampling.presence_penalty = sampling.frequency_penalty = 0;
+  else if (n > 0 && penalized)
+    return blame("repeat_last_n", "\"repeat_last_n\": penalties look at the whole text here; set it to -1, or to 0 for none");
   for (const std::string_view key : {"max_tokens", "max_completion_tokens"})  // the newer word wins
     if (const double n = number(key); n >= 0) out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch;
   bool on = false;
@@ -316,7 +328,8 @@ Status settle(const object& fields, BodyReader& in) {
   }
   if (const double best_of = number("best_of"); best_of >= 0 && best_of != out.samples)
     return blame("best_of", "\"best_of\" must equal \"n\": samples are not ranked here");
-  if (out.limited && out.request.sampling.min_tokens > out.request.max_tokens)
+  const bool limited = out.limited || number("max_tokens") > 0 || number("max_completion_tokens") > 0;
+  if (limited && out.request.sampling.min_tokens > out.request.max_tokens)
     return blame("min_tokens",
         fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", out.request.sampling.min_tokens,
             out.request.max_tokens));
@@ -330,8 +343,7 @@ Status settle(const object& fields, BodyReader& in) {
   if (prompts * size_t(out.samples) > size_t(kMaxChoices))
     return blame(
         "n", fmt::format("\"n\" is {} for {} prompts: at most {} choices are made at once", out.samples, prompts, kMaxChoices));
-  const auto constrained = out.request.structured.kind != StructuredOutput::Kind::None;
-  if (constrained && (out.tool_choice == Body::ToolChoice::Required || out.tool_choice == Body::ToolChoice::Named))
+  if (out.constrained && (out.tool_choice == Body::ToolChoice::Required || out.tool_choice == Body::ToolChoice::Named))
     return blame("tool_choice", "\"tool_choice\" asks for a call, and its form is fixed: leave the other constraint out");
   return {};
 }

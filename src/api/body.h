@@ -49,6 +49,7 @@ struct Body {
   // But its prompt, bad words and, where `speculation` says so, how it speculates. max_tokens is what was said, see limited.
   Request request;
   std::string structure_key = "tools";  // which key constrains the output, if one does
+  bool constrained = false;             // the body itself does, not what the server was started with
   bool endless = false;                 // llama.cpp's -1 was said
   bool limited = false;                 // max_tokens was said; it may be 0: scores of the prompt only
   int samples = 1;                      // n

@@ -1,6 +1,7 @@
 // What the output must look like, in the words of OpenAI (response_format), of vLLM (structured_outputs, and guided_* before it)
 // and of llama.cpp (grammar, json_schema); and the tools that the model may call.
 #include <algorithm>
+#include <utility>
 
 #include "api/body_keys.h"
 #include "text/excerpt.h"
@@ -13,7 +14,7 @@ using Kind = StructuredOutput::Kind;
 constexpr size_t kMaxChoiceTexts = 10000, kMostNameBytes = 256;
 
 Status set(BodyReader& in, StructuredOutput structured) {
-  if (in.out.request.structured.kind != Kind::None)
+  if (std::exchange(in.out.constrained, true))
     return usage_error("the output is constrained twice: say one of response_format and structured_outputs, and one form in it");
   in.out.request.structured = std::move(structured);
   return {};
@@ -51,7 +52,10 @@ Status read_response_format(const Field& v, BodyReader& in) {
   std::string_view type;
   if (!v.is_object() || v["type"].get(type) != SUCCESS)
     return wrong(v, " must be an object with a \"type\": text, json_object or json_schema");
-  if (type == "text") return {};
+  if (type == "text") {
+    if (!in.out.constrained) in.out.request.structured = {};
+    return {};
+  }
   element inner, schema;
   if (type == "json_object") {
     // An older shape has the schema right here.
@@ -82,10 +86,11 @@ Status read_structured_outputs(const Field& v, BodyReader& in) {
       if (on) HUNCH_OK(set(in, {.kind = Kind::JsonObject}));
     } else if (name == "structural_tag") {
       return wrong(v, ": \"structural_tag\" is not available; there are json, regex, choice, grammar, json_object");
-    }  // others steer a library that is not used here
+    } else if (bool on = true; name != "disable_fallback" && !name.starts_with('_') && (value.get(on) != SUCCESS || on)) {
+      return wrong(v, ": the key {} is not available; leave it out", excerpt(name));  // it may change the output
+    }
   }
-  if (in.out.request.structured.kind == Kind::None)
-    return wrong(v, " says no form: give one of json, regex, choice, grammar, json_object");
+  if (!in.out.constrained) return wrong(v, " says no form: give one of json, regex, choice, grammar, json_object");
   return {};
 }
 

@@ -83,7 +83,7 @@ TEST(Call, NamesTheFieldAtFault) {
     std::vector<std::pair<std::string, std::string_view>> refused;  // values, and what is said of each
   } fields[] = {
       {"max_tokens",
-          {{"-1", "whole number in 0.."}, {"9223372036854775808", "whole number"}, {"1e308", "whole number"},
+          {{"-2", "whole number in -1.."}, {"9223372036854775808", "whole number"}, {"1e308", "whole number"},
               {R"("16")", "not a string"}, {"1.5", "whole number"}, {"5000", "context holds 1024"}}},
       {"min_tokens",
           {{"20", "more than the 16"}, {R"(20,"max_tokens":null)", "more than the 16"},
@@ -95,6 +95,7 @@ TEST(Call, NamesTheFieldAtFault) {
       {"presence_penalty", {{"2.1", "in -2..2"}}},
       {"frequency_penalty", {{"-2.1", "in -2..2"}}},
       {"repetition_penalty", {{"0", "0.01..100"}}},
+      {"repeat_last_n", {{R"(64,"repeat_penalty":1.1)", "the whole text"}, {"-2", "whole number"}}},
       {"n", {{"0", "in 1..64"}, {"1000000", "in 1..64"}}},
       {"best_of", {{"5", "must equal \"n\""}}},
       {"suffix", {{R"("y")", "not available"}}},
@@ -121,11 +122,15 @@ TEST(Call, NamesTheFieldAtFault) {
           {{R"({"type":"xml"})", "text, json_object, json_schema"}, {R"({"type":"json_schema"})", "needs \"json_schema\""}}},
       {"guided_regex", {{R"("")", "is empty"}}},
       {"guided_choice", {{"[]", "is empty"}}},
-      {"structured_outputs", {{"{}", "says no form"}, {R"({"regex":"a","json_object":true})", "constrained twice"}}},
+      {"structured_outputs",
+          {{"{}", "says no form"}, {R"({"regex":"a","json_object":true})", "constrained twice"},
+              {R"({"regex":"a","disable_any_whitespace":true})", "not available"}}},
       {"guided_json", {{R"("{no")", "not JSON"}}},
       {"speculative_config",
           {{R"({"metod":"self"})", "did you mean method?"}, {R"("slf")", "did you mean self?"},
-              {R"({"method":"eagle3"})", "needs a drafter"}, {"[1]", "an object, or a word"}}},
+              {R"({"method":"eagle3"})", "needs a drafter"}, {"[1]", "an object, or a word"},
+              {R"({"method":"self","sparse_attn_metric":"logit","sparse_attn_spread":1})",
+                  "\"sparse_attn_spread\" needs \"sparse_attn_metric\""}}},
       {"speculative_confg", {{R"("off")", "did you mean speculative_config?"}}},
       {"sepculative_config", {{"{}", "did you mean speculative_config?"}}},
       {"speculation", {{"{}", "speculative_config"}}},
@@ -218,7 +223,7 @@ TEST(Call, FindsModelsByTheirNamesOnly) {
 TEST(Call, FillsInTheDefaultsOfEachEndpoint) {
   const Request text = request_of({{"max_tokens", nullptr}, {"temperature", nullptr}, {"stop", nullptr}});
   EXPECT_EQ(text.max_tokens, 16);
-  EXPECT_EQ(request_of({{"n_predict", -1}}).max_tokens, -1);
+  for (const char* key : {"n_predict", "max_tokens"}) EXPECT_EQ(request_of({{key, -1}}).max_tokens, -1);
   EXPECT_FALSE(text.sampling.temperature.has_value());
   const json messages{{{"role", "user"}, {"content", "x"}}};
   const auto of_chat = [](const json& body) { return call(kChat, body)->request(0).max_tokens; };
@@ -291,7 +296,25 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
   EXPECT_EQ(refused(R"("lossless":true,"speculative_config":"off")").message, "accepted");
 }
 
+TEST(Call, PutsTheConstraintOfABodyInPlaceOfTheServers) {
+  ServedModels models;
+  Request defaults;
+  defaults.structured = {StructuredOutput::Kind::Regex, "a", {}};
+  ASSERT_TRUE(models.add({.id = "bound", .engine = &served_engine(), .defaults = defaults}).ok());
+  const auto kind = [&](json fields) {
+    fields["prompt"] = "x";
+    return call(kText, fields, {}, models)->request(0).structured.kind;
+  };
+  using Kind = StructuredOutput::Kind;
+  const json text{{"type", "text"}};
+  EXPECT_EQ(kind(json::object()), Kind::Regex);
+  EXPECT_EQ(kind({{"response_format", {{"type", "json_object"}}}}), Kind::JsonObject);
+  EXPECT_EQ(kind({{"response_format", text}}), Kind::None);
+  EXPECT_EQ(kind({{"guided_choice", {"b"}}, {"response_format", text}}), Kind::Choice);
+}
+
 TEST(Call, ReadsValuesThatMeanNothingAndTheEndOfPrompts) {
+  EXPECT_EQ(request_of({{"repeat_last_n", 0}, {"repeat_penalty", 1.1}}).sampling.repetition_penalty, 1);
   EXPECT_EQ(request_of({{"n_probs", 0}}).sampling.logprobs, -1);
   EXPECT_FALSE(request_of({{"seed", -1}}).sampling.seed);
   EXPECT_EQ(request_of({{"bad_words", {"sea"}}}).sampling.bad_words.size(), 2u) << "at the beginning, and behind a blank";

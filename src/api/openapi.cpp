@@ -19,8 +19,8 @@ struct Number {
 };
 constexpr int64_t kMostTokens = int64_t(1) << 40, kMostId = 1 << 30;
 const Number kWhole[] = {
-    {"max_tokens", 0, kMostTokens},
-    {"max_completion_tokens", 0, kMostTokens, "wins over max_tokens"},
+    {"max_tokens", -1, kMostTokens},
+    {"max_completion_tokens", -1, kMostTokens, "wins over max_tokens"},
     {"n_predict", -1, kMostTokens},
     {"top_k", -1, kMostId, "-1 and 0: all"},
     {"seed", INT64_MIN, INT64_MAX, "-1: random"},
@@ -52,6 +52,7 @@ constexpr std::string_view kBoth = R"({
   {"type":"null"}]},
 "stop_token_ids":{"type":["array","null"],"items":{"type":"integer","minimum":0},"maxItems":128},
 "repeat_penalty":{"type":["number","null"],"exclusiveMinimum":0,"maximum":100},
+"repeat_last_n":{"type":["integer","null"],"minimum":-1,"description":"-1: penalties look at the whole text; 0: there are none"},
 "logit_bias":{"type":["object","null"],"maxProperties":1024,"propertyNames":{"pattern":"^[0-9]+$"},
   "additionalProperties":{"type":"number","minimum":-100,"maximum":100}},
 "bad_words":{"anyOf":[{"type":"string","minLength":1,"maxLength":1024},{"type":"array","items":{"type":"string","minLength":1,"maxLength":1024},"maxItems":128},

@@ -20,8 +20,13 @@ constexpr size_t kMostCut = 4 << 20;               // bytes of a prompt that are
 
 // The flag's messages, in the words of a body.
 Error as_key(Error error) {
-  constexpr std::string_view kFlag = "--speculative-config", kKey = "speculative_config";
-  for (size_t at; (at = error.message.find(kFlag)) != error.message.npos;) error.message.replace(at, kFlag.size(), kKey);
+  const auto say = [&text = error.message](std::string_view flag, const std::string& key) {
+    for (size_t at = 0; (at = text.find(flag, at)) != text.npos; at += key.size())
+      if (const size_t end = at + flag.size(); end == text.size() || !(text[end] == '-' || std::isalnum(uint8_t(text[end]))))
+        text.replace(at, flag.size(), key);
+  };
+  say("--speculative-config", "speculative_config");
+  for (const SpeculationSetting& setting : speculation_settings()) say(setting.flag, fmt::format("\"{}\"", setting.key));
   return error;
 }
 

@@ -75,6 +75,7 @@ Result<int> batch(const BatchFlags& flags, const FlagSet& set) {
   loaded = true;
 
   const Request defaults = request_of(flags.sampling, speculation);
+  HUNCH_OK(check_defaults(engine->parts(), defaults));
   const InterruptScope interrupts;
   const auto start = Clock::now();
   BatchRun run(*engine, *input, *output, defaults, ChatPrompts(*engine, chat_template, std::move(kwargs)),

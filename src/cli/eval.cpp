@@ -44,9 +44,11 @@ Result<std::vector<int64_t>> contexts_of(const EvalFlags& flags, std::vector<int
   std::vector<int64_t> out;
   for (int64_t context : flags.contexts.empty() ? otherwise : flags.contexts) {
     if (context <= most) out.push_back(context);
-    else note(fmt::format("a context of {} is beyond {}", context, most));
+    else note(fmt::format("a context of {} is beyond {}", context, std::max<int64_t>(0, most)));
   }
-  if (out.empty()) return usage_error("no context fits into {} tokens; give a longer text or context, or --contexts", most);
+  if (out.empty())
+    return usage_error(
+        "no context fits into {} tokens; give a longer text or context, or --contexts", std::max<int64_t>(0, most));
   return out;
 }
 

@@ -79,9 +79,9 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
   const struct {
     std::string flag, value, wanted;
   } values[] = {
-      {"--temp", "x", "needs a number at least 0"},
-      {"--temp", "-0.1", "must be at least 0"},
-      {"--temp", "nan", "must be at least 0"},
+      {"--temp", "x", "needs a number in 0..10000"},
+      {"--temp", "-0.1", "must be in 0..10000"},
+      {"--temp", "nan", "must be in 0..10000"},
       {"-n", "-5", "must be in -1..1099511627776"},
       {"-n", "0", "must be -1 (no limit) or at least 1"},
       {"--top-p", "2", "must be above 0 and at most 1"},

@@ -4,6 +4,8 @@
 #include "base/failure.h"
 #include "cli/interrupt.h"
 #include "engine/parts.h"
+#include "engine/plan.h"
+#include "text/grammar.h"
 
 namespace hunch {
 
@@ -52,6 +54,14 @@ void TokenPrinter::print(const std::string& piece, bool guessed) {
     set_color_open(guessed);
   }
   lost_ = !write_stdout(out + piece);
+}
+
+Status check_defaults(EngineParts& parts, const Request& request) {
+  HUNCH_OK(plan_on(parts, request));
+  if (request.structured.kind == StructuredOutput::Kind::None) return {};
+  HUNCH_TRY(GrammarCompiler * compiler, parts.grammars());
+  if (const auto compiled = compiler->compile(request.structured); !compiled.ok()) return usage_error(compiled.error().message);
+  return {};
 }
 
 }

@@ -34,4 +34,7 @@ class TokenPrinter {
   std::string text_;
 };
 
+// What every request of serve or batch has, before the first: a plan and a constraint that can be had.
+Status check_defaults(EngineParts& parts, const Request& request);
+
 }

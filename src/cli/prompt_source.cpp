@@ -80,6 +80,9 @@ Result<std::string> prompt_text(const PromptFlags& flags) {
   if (!flags.text && !flags.file)
     return usage_error("no prompt: give the text with -p TEXT or a file with -f FILE (-f - reads the standard input)");
   if (flags.system && !flags.chat) return usage_error("--system needs --chat: without it the text is continued as it is");
+  const ChatTemplateFlags& chat = flags.chat_template;
+  if ((chat.name_or_text || chat.file || chat.kwargs) && !flags.chat)
+    return usage_error("a chat template needs --chat: without it the text is continued as it is");
   if (flags.text) {
     HUNCH_OK(check_utf8(*flags.text, "-p"));
     if (flags.text->empty()) return usage_error("-p: the prompt is empty");

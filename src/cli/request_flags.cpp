@@ -11,8 +11,6 @@
 namespace hunch {
 namespace {
 
-constexpr double kUnbounded = std::numeric_limits<double>::max();
-
 // f32, f16, bf16, q8_0, fp8, or vLLM's spellings of them.
 Result<std::string> parse_kv_dtype(std::string_view flag, std::string_view text) {
   if (text == "bfloat16") text = "bf16";
@@ -113,7 +111,7 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
         return {};
       },
       3);
-  set.number({"--temp", "--temperature"}, "temperature; 0: always the likeliest token", {0, kUnbounded}, flags.temperature);
+  set.number({"--temp", "--temperature"}, "temperature; 0: always the likeliest token", {0, 10000}, flags.temperature);
   set.whole({"--top-k"}, "keep the K likeliest tokens; 0: all", {0, 0x1p30}, flags.top_k);
   set.number(
       {"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true}, flags.top_p);
@@ -125,7 +123,9 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.number({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
       [&flags](auto flag, auto v) -> Status {
-        const size_t sign = std::min(v.find_first_of("+-", 1), v.size());
+        const size_t sign = v.find_first_of("+-", 1);
+        if (sign == v.npos)
+          return usage_error("{} needs a token id and what to add, such as 15043+1 or 15043-1, not {}", flag, excerpt(v));
         HUNCH_TRY(const int64_t id, parse_whole(flag, v.substr(0, sign), {0, 0x1p30}));
         // llama.cpp's "15043-inf" bans.
         const std::string_view bias = v.substr(sign + (v.substr(sign).starts_with('+') ? 1 : 0));

@@ -100,7 +100,7 @@ Status load_one(const AllFlags& flags, const SpeculationOptions& speculation, co
   model.engine = engine.get();
   model.created = int64_t(std::time(nullptr));
   model.defaults = request_of(flags.sampling, speculation);
-  HUNCH_OK(plan_on(engine->parts(), model.defaults));
+  HUNCH_OK(check_defaults(engine->parts(), model.defaults));
   model.fingerprint = "hunch-" + std::string(build_commit());
   model.path = std::filesystem::path(path).filename();  // where it lies is nobody else's business
   HUNCH_TRY(model.chat_template, template_of(flags.serve.chat_template));

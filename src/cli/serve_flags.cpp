@@ -107,14 +107,19 @@ void add_foreign_server_flags(FlagSet& set) {
   set.ignore({"--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs", "--prefix-caching-hash-algo",
                  "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend", "--load-format", "--tokenizer-mode",
                  "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints", "--log-verbosity", "--log-colors",
-                 "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens", "--model-impl", "--revision"},
+                 "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens", "--model-impl", "--revision",
+                 "--cache-reuse", "--defrag-thold", "-dt", "--slot-prompt-similarity", "-sps", "--n-cpu-moe", "-ncmoe",
+                 "--compilation-config", "--max-seq-len-to-capture", "--chat-template-content-format", "--limit-mm-per-prompt",
+                 "--cpu-offload-gb", "--api-server-count", "--download-dir", "--stream-interval", "--guided-decoding-backend",
+                 "--structured-outputs-config"},
       A::One);
   set.ignore({"--enforce-eager", "--no-enforce-eager", "--enable-chunked-prefill", "--no-enable-chunked-prefill",
                  "--disable-log-requests", "--disable-log-stats", "--enable-log-requests", "--no-enable-log-requests",
                  "--disable-uvicorn-access-log", "--enable-auto-tool-choice", "--enable-request-id-headers",
                  "--enable-per-request-metrics", "--enable-prompt-tokens-details", "--cache-prompt", "-cb", "--cont-batching",
                  "--no-webui", "--log-prefix", "--log-timestamps", "--async-scheduling", "--no-cache-prompt",
-                 "--disable-fastapi-docs", "--enable-server-load-tracking"},
+                 "--disable-fastapi-docs", "--enable-server-load-tracking", "--trust-remote-code", "--swa-full", "--repack",
+                 "--no-repack", "--check-tensors", "--no-op-offload", "--cpu-moe", "-cmoe", "--no-mmproj"},
       A::None);
   const auto only_one = [&set](std::vector<std::string_view> names) {
     set.value(
@@ -128,7 +133,6 @@ void add_foreign_server_flags(FlagSet& set) {
   only_one({"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"});
   set.refuse({"--ssl-keyfile", "--ssl-certfile", "--ssl-key-file", "--ssl-cert-file"},
       "the server speaks plain HTTP; put a proxy in front of it for TLS");
-  set.refuse({"--trust-remote-code"}, "code of models is never run; leave it out");
   set.refuse({"--quantization", "-q"}, "weights are served as the file has them; hunch quantize makes another file");
   set.refuse(
       {"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -318,9 +319,10 @@ Status write_atomically(const std::string& path, std::string_view text) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   const std::filesystem::path found = std::filesystem::canonical(path, error);
-  const std::string to = error ? path : found.string();                              // behind links
-  const bool replaces = error || std::filesystem::is_regular_file(to, error);        // a device is written to
-  const std::string temporary = replaces ? fmt::format("{}.{}", to, getpid()) : to;  // two processes may end at once
+  const std::string to = error ? path : found.string();                        // behind links
+  const bool replaces = error || std::filesystem::is_regular_file(to, error);  // a device is written to
+  static std::atomic<int> nth = 0;  // two engines may end at once, in one process or two
+  const std::string temporary = replaces ? fmt::format("{}.{}.{}", to, getpid(), ++nth) : to;
   {
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
     file.write(text.data(), std::streamsize(text.size()));

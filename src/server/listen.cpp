@@ -61,7 +61,8 @@ std::string owner_of(int port) {
 
 Error failed(const std::string& what, int error, int port, int fd) {
   if (fd >= 0) close(fd);
-  if (error == EADDRINUSE) return failure("address in use{}: {}; choose another --port", port > 0 ? owner_of(port) : "", what);
+  if (error == EADDRINUSE)
+    return failure("address in use{}: {}; choose another {}", port > 0 ? owner_of(port) : "", what, port > 0 ? "--port" : "path");
   if (error == EACCES) return failure("no permission to listen there: {}; ports below 1024 belong to root", what);
   return failure("cannot listen: {}: {}", what, std::strerror(error));
 }

@@ -172,7 +172,8 @@ struct GrammarCompiler::Job {
       if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
       made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
       if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
-      for (const std::string_view instead : {"; falling back to anyOf semantics", " and is ignored"})  // not here
+      for (const std::string_view instead :
+          {"; falling back to anyOf semantics", " and is ignored", "; ignoring multipleOf"})  // not here
         if (const size_t at = failed.find(instead); at != failed.npos) failed.erase(at, instead.size());
       std::vector<uint32_t> mask(GrammarState::mask_words(vocab));  // the first may take longer than all else
       if (failed.empty()) GrammarState(made, vocab, end_ids).fill_mask(mask);

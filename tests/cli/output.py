@@ -146,6 +146,8 @@ def test_chat_templates_that_cannot_be_used_are_refused_by_line_and_name(hunch):
       (("--chat-template-kwargs", "{"), "is not JSON")):
     result = hunch.run(*common, *flags)
     assert result.code in (1, 2) and wanted in result.err, result
+  result = hunch.run("-p", "Hello", "-n", "2", "--chat-template", "chatml")
+  assert result.code == 2 and "needs --chat" in result.err, result
 
 
 def test_help_and_version(hunch):
