@@ -228,7 +228,7 @@ TEST(Tools, AreRefusedWhereTheyCannotBeMeant) {
   EXPECT_EQ(param({{"tool_choice", "required"}}), "tool_choice");
   EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", {{"function", {{"name", "fly"}}}}}}), "tool_choice");
   EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "required"}, {"guided_regex", "a"}}), "tool_choice");
-  EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", "none"}}), "");
+  for (const char* choice : {"none", "any"}) EXPECT_EQ(param({{"tools", tools()}, {"tool_choice", choice}}), "");
 }
 
 TEST(Tools, NeedATemplateThatShowsHowTheyAreCalled) {
@@ -274,6 +274,10 @@ TEST(Templates, OfRequestsAreForThoseWhoAreTrusted) {
   const auto body = [&](const std::string& text) { return json{{"messages", kHello}, {"chat_template", text}}; };
   const auto taken = call(kChat, body("Say: {{ messages[0]['role'] }}"), {}, models);
   EXPECT_EQ(taken->request(0).prompt, *served_engine().tokenizer().encode("Say: user", {.add_bos = false}));
+  json set = body("{{ a }}{{ reasoning_effort }}{{ add_generation_prompt }}");
+  set["chat_template_kwargs"]["a"] = 1, set["reasoning_effort"] = "low", set["add_generation_prompt"] = false;
+  const auto said = call(kChat, set, {}, models)->request(0).prompt;
+  EXPECT_EQ(said, *served_engine().tokenizer().encode("1lowFalse", {.add_bos = false}));
   const std::string deep(3000, '[');
   for (const std::string& bad :
       {std::string("{% if %}"), "{{ " + deep + " }}", std::string("{% for i in range(10**12) %}{% endfor %}")}) {

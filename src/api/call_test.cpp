@@ -123,7 +123,8 @@ TEST(Call, NamesTheFieldAtFault) {
       {"guided_regex", {{R"("")", "is empty"}}},
       {"guided_choice", {{"[]", "is empty"}}},
       {"structured_outputs",
-          {{"{}", "says no form"}, {R"({"regex":"a","json_object":true})", "constrained twice"},
+          {{"{}", "says no form"}, {R"({"json_object":false})", "says no form"},
+              {R"({"regex":"a","json_object":true})", "constrained twice"},
               {R"({"regex":"a","disable_any_whitespace":true})", "not available"}}},
       {"guided_json", {{R"("{no")", "not JSON"}}},
       {"speculative_config",
@@ -153,8 +154,8 @@ TEST(Call, BoundsEveryList) {
   json biases;
   for (int i = 0; i < 1025; ++i) biases[std::to_string(i)] = 1;
   const std::pair<const char*, json> fields[] = {{"stop", Texts(33, "a")}, {"stop", Texts{std::string(1025, 'a')}},
-      {"stop_token_ids", std::vector<int>(129, 5)}, {"cache_salt", std::string(257, 'a')}, {"logit_bias", biases},
-      {"bad_words", Texts{std::string(1025, 'a')}}};
+      {"stop_token_ids", std::vector<int>(129, 5)}, {"cache_salt", std::string(257, 'a')}, {"request_id", std::string(129, 'a')},
+      {"logit_bias", biases}, {"bad_words", Texts{std::string(1025, 'a')}}};
   for (const auto& [key, value] : fields) EXPECT_EQ(refusal(kText, json{{"prompt", "x"}, {key, value}}.dump()).param, key);
   EXPECT_EQ(refusal(kText, json{{"prompt", Texts(257, "a")}}.dump()).param, "prompt");
   EXPECT_EQ(refusal(kText, json{{"n", 64}, {"prompt", Texts(5, "a")}}.dump()).param, "n");
@@ -194,10 +195,13 @@ TEST(Call, RefusesChatsThatCannotBeRead) {
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"file:///etc/passwd"}}]}]})", "messages",
           "text only"},
       {R"("echo":true)", "echo", "not available"},
+      {R"("continue_final_message":true)", "continue_final_message", "not available"},
       {R"("top_logprobs":21,"logprobs":true)", "top_logprobs", "in 0..20"},
       {R"("chat_template":"{{ x }}")", "chat_template", "not available"},
       {R"("tool_choice":"maybe")", "tool_choice", "none, auto, required"},
       {R"("tools":[{"type":"function"}])", "tools", "item 0"},
+      {R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"array"}}}])", "tools", "of type \"object\""},
+      {R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"a"}}])", "tools", "two"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "must not set"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "an object"},
   };
@@ -315,7 +319,8 @@ TEST(Call, PutsTheConstraintOfABodyInPlaceOfTheServers) {
 
 TEST(Call, ReadsValuesThatMeanNothingAndTheEndOfPrompts) {
   EXPECT_EQ(request_of({{"repeat_last_n", 0}, {"repeat_penalty", 1.1}}).sampling.repetition_penalty, 1);
-  EXPECT_EQ(request_of({{"n_probs", 0}}).sampling.logprobs, -1);
+  EXPECT_EQ(request_of({{"n_probs", 0}, {"typical_p", 1}, {"top_n_sigma", -1}}).sampling.logprobs, -1);
+  EXPECT_FALSE(request_of({{"cache_prompt", false}}).cache_prompt);
   EXPECT_FALSE(request_of({{"seed", -1}}).sampling.seed);
   EXPECT_EQ(request_of({{"bad_words", {"sea"}}}).sampling.bad_words.size(), 2u) << "at the beginning, and behind a blank";
   EXPECT_EQ(request_of({{"logprobs", 5}, {"top_logprobs", 2}}).sampling.logprobs, 5);

@@ -85,6 +85,11 @@ TEST_F(ConvertTest, Qwen3KeepsShapeVocabularyAndDefaults) {
   EXPECT_EQ(Ints(t.token_types.begin() + 29, t.token_types.begin() + 33), (Ints{1, 3, 4, 5}));
   EXPECT_EQ(tool_template(t), "U");
   for (const Tensor& tensor : c->tensors()) EXPECT_EQ(tensor.dtype, tensor.shape.size() > 1 ? Q8_0 : F32) << tensor.name;
+
+  auto tokenizer = tiny::tokenizer();
+  tokenizer.erase("normalizer");
+  put("tokenizer.json", tokenizer.dump());
+  EXPECT_EQ(converted(Q8_0)->tokenizer().pre, "deepseek-r1-qwen");
 }
 
 TEST_F(ConvertTest, TakesTheTokenizersTemplateAndMerges) {

@@ -2,9 +2,11 @@
 #include "checkpoint/gguf.h"
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 
 #include "base/test_results.h"
+#include "checkpoint/config.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/tiny_model.h"
 
@@ -286,14 +288,40 @@ TEST(Gguf, RefusesWhatWouldChangeResults) {
       [](auto& out) { out.add_text("qwen3.rope.scaling.type", "yarn"), out.add_f32("qwen3.rope.scaling.yarn_ext_factor", 0); });
 }
 
+using Numbers = std::initializer_list<std::pair<const char*, uint32_t>>;
+Result<ModelShape> other_family(const std::string& arch, Numbers keys) {
+  GgufWriter out;
+  add_keys(out, arch);
+  for (const auto& [name, value] : keys) out.add_u32(fmt::format("{}.{}", arch, name), value);
+  out.add_text("deepseek2.rope.scaling.type", "yarn"), out.add_bool("deepseek2.expert_weights_norm", true);
+  for (const char* name : {"expert_weights_scale", "rope.scaling.factor", "rope.scaling.yarn_log_multiplier"})
+    out.add_f32(fmt::format("deepseek2.{}", name), 4);
+  const Bytes file = finish_gguf(out, {{"token_embd.weight", {8, 32}}, {"blk.0.attn_q_a.weight", {8, 32}}});
+  HUNCH_TRY(auto described, describe_gguf(test::good(GgufFile::parse(file, "m")), false));
+  return described.shape;
+}
+
+TEST(Gguf, ReadsTheKeysOfOtherFamilies) {
+  const ModelShape s = test::good(other_family("deepseek2",
+      {{"feed_forward_length", 64}, {"attention.q_lora_rank", 24}, {"attention.kv_lora_rank", 16}, {"rope.dimension_count", 4},
+          {"attention.key_length_mla", 12}, {"attention.value_length_mla", 10}, {"expert_count", 8}, {"expert_used_count", 3},
+          {"expert_feed_forward_length", 6}, {"expert_shared_count", 2}, {"leading_dense_block_count", 1},
+          {"expert_gating_func", 2}, {"expert_group_count", 4}, {"expert_group_used_count", 2}}));
+  const LatentShape& l = s.latent;
+  EXPECT_EQ(std::tie(l.q_rank, l.kv_rank, l.rope, l.nope, l.value, s.num_experts, s.experts_per_token, s.expert_ffn, s.shared_ffn,
+                s.expert_groups, s.groups_per_token, s.share_scale, s.rope_scaling.attention_factor),
+      std::tuple(24, 16, 4, 8, 10, 8, 3, 6, 12, 4, 2, 4, 1));
+  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
+  EXPECT_TRUE(s.norm_expert_shares && s.sigmoid_shares && s.rope_pairs == RopePairs::Neighbours);
+  EXPECT_NEAR(l.scale, std::pow(4 * std::log(4) + 1, 2) / std::sqrt(12), 1e-6);
+  const ModelShape oss = test::good(other_family("gpt-oss",
+      {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}, {"attention.sliding_window", 64},
+          {"attention.sliding_window_pattern", 3}}));
+  EXPECT_EQ(oss.window_of(1), 64);
+}
+
 TEST(Gguf, KeysOfOtherFamiliesMustBeThere) {
-  using Keys = std::initializer_list<std::pair<const char*, uint32_t>>;
-  const auto error = [](const std::string& arch, Keys keys) {
-    GgufWriter out;
-    add_keys(out, arch);
-    for (const auto& [name, value] : keys) out.add_u32(fmt::format("{}.{}", arch, name), value);
-    return open_error(finish_gguf(out, gguf_tensors()));
-  };
+  const auto error = [](const char* arch, Numbers keys) { return test::error_of(other_family(arch, keys)); };
   expect_part(error("gpt-oss", {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}}),
       "gpt-oss.attention.sliding_window: missing");
   expect_part(

@@ -38,11 +38,13 @@ TEST(NsaConfig, ReadsTheFlatKeysOfEachPublisher) {
   EXPECT_EQ(ssa.family, "nsa");
   EXPECT_EQ(std::tie(ssa.nsa.variant, ssa.nsa.cmp_len, ssa.nsa.sel_block, ssa.nsa.sel_count, ssa.nsa.window),
       std::tuple("fla", 16, 16, 16, 128));
-  const NsaShape xunhao = shape_of(
-      flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8}, {"window_size", 512},
-          {"compress_type",
-              "avgpool"}})).nsa;
-  EXPECT_EQ(std::tie(xunhao.variant, xunhao.cmp_len, xunhao.cmp_stride, xunhao.sel_count), std::tuple("std", 32, 16, 8));
+  const NsaShape xunhao =
+      shape_of(flat({{"kernel_size", 32}, {"kernel_stride", 16}, {"block_size", 64}, {"topk", 8}, {"window_size", 256},
+                   {"init_blocks", 2}, {"local_blocks", 3}, {"compress_type", "avgpool"}}))
+          .nsa;
+  EXPECT_EQ(std::tie(xunhao.variant, xunhao.cmp_len, xunhao.cmp_stride, xunhao.sel_count, xunhao.window, xunhao.init_blocks,
+                xunhao.local_blocks),
+      std::tuple("std", 32, 16, 8, 256, 2, 3));
   EXPECT_EQ(xunhao.kind, NsaShape::Kind::Mean);
   Json own = flat({{"block_size", 64}, {"block_counts", 16}, {"num_heads", 4}, {"num_kv_heads", 2}, {"norm_eps", 1e-4},
       {"hidden_act", "swish"}, {"qkv_bias", true}});

@@ -187,6 +187,7 @@ inline nlohmann::json tokenizer() {
       R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   return {{"added_tokens",
               {{{"id", 30}, {"content", "<|end|>"}, {"special", true}}, {{"id", 31}, {"content", "<tool>"}, {"special", false}}}},
+      {"normalizer", {{"type", "NFC"}}},
       {"pre_tokenizer",
           {
               {"type", "Sequence"},

@@ -33,8 +33,10 @@ bool true_at(const Json& object, const char* key, bool otherwise) {
   return value.is_boolean() ? value.get<bool>() : otherwise;
 }
 
-// "qwen2", "llama-bpe", "gpt-2"; empty where GGUF has no name that we write.
-std::string pre_name(const Json& pre) {
+// "qwen2", "llama-bpe", "gpt-2"; empty where GGUF has no name that we write. The name stands for the normalizer too: that of
+// the same pattern without one is "deepseek-r1-qwen".
+std::string pre_name(const Json& json) {
+  const Json& pre = member(json, "pre_tokenizer");
   Json steps = text_at(pre, "type") == "Sequence" ? member(pre, "pretokenizers") : Json::array({pre});
   if (!steps.is_array() || steps.empty()) return "";
   const Json& last = steps.back();
@@ -43,7 +45,9 @@ std::string pre_name(const Json& pre) {
   if (steps.size() != 2 || text_at(steps[0], "type") != "Split" || true_at(last, "use_regex", true)) return "";
   const std::string pattern = text_at(member(steps[0], "pattern"), "Regex");
   if (text_at(steps[0], "behavior") != "Isolated" || true_at(steps[0], "invert", false)) return "";
-  if (pattern == fmt::format("{}{}", kBefore, kAfter)) return "qwen2";
+  if (pattern == fmt::format("{}{}", kBefore, kAfter)) {
+    return member(json, "normalizer").dump().find("NFC") == std::string::npos ? "deepseek-r1-qwen" : "qwen2";
+  }
   if (pattern == fmt::format("{}{{1,3}}{}", kBefore, kAfter)) return "llama-bpe";
   return "";
 }
@@ -81,7 +85,7 @@ Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_si
   GgufTokenizer out;
   TokenizerSource& t = out.source;
   t.model = "gpt2";
-  t.pre = pre_name(member(json, "pre_tokenizer"));
+  t.pre = pre_name(json);
   if (t.pre.empty()) return fail("its pre-tokeniser is none of those that can be written: qwen2, llama-bpe, gpt-2");
 
   t.tokens.resize(vocab_size);

@@ -392,5 +392,33 @@ TEST_F(Whole, CountsFewerKeyBytesForSparseDraftsThanForFullOnes) {
   EXPECT_LT(double(a.kv_bytes_read) / a.rounds, double(b.kv_bytes_read) / b.rounds);
 }
 
+// The model counts up to 3 and stays there.
+TEST(Cascade, DraftsWhereALookUpFindsNoTwoTokens) {
+  const toy::Table count = [](int64_t, int32_t token, float* logits) {
+    std::fill_n(logits, 4, 0), logits[std::min(token + 1, 3)] = 90;
+  };
+  const auto passes = [&](Ints prompt, int gamma) {
+    auto parts = toy::make_parts({4, count, count}, "reference", 64);
+    Request request = toy::request(std::move(prompt), gamma, "match");
+    request.speculation.proposer = "cascade", request.speculation.ngram_min = 1;
+    const auto step = begun(*parts, request);
+    HUNCH_CHECK(step->round().ok());
+    return step->stats().draft_passes;
+  };
+  EXPECT_GT(passes({0, 3}, 5), 0);
+  EXPECT_EQ(passes({0, 3}, 1), 0);
+  EXPECT_EQ(passes({3, 1, 2}, 5), 0);
+}
+
+TEST(SelfDrafts, RunNoSkippedLayer) {
+  const auto engine = tiny_engine("qwen2-window", "reference");
+  for (const char* skip : {"", "0,"}) {
+    Request request = test::ask(random_prompt(60, 256, 4), 20);
+    request.speculation.proposer = "self", request.speculation.policy = "full", request.speculation.draft_skip_layers = skip;
+    const Generation run = generate(*engine, request);
+    EXPECT_EQ(run.accepted == run.drafted, !*skip);
+  }
+}
+
 }
 }

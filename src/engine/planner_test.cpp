@@ -119,23 +119,24 @@ TEST(Planner, DecidesTheSameFromTheSamePast) {
   EXPECT_EQ(streams[0], streams[1]);
 }
 
-TEST(Planner, StopsDraftingWhenNothingIsKeptAndStartsAgainWhenTheTextTurns) {
-  Planner planner(known_table(), options());
-  RequestView v = view();
-  const auto rounds = [&](int count, bool good) {
-    int drafted = 0;
-    for (int i = 0; i < count; ++i) {
-      const Decision d = one_round(planner, v, good ? all : none);
-      v.prepared = d.learn;
+// Nothing but what was seen decides: losses are free.
+TEST(Planner, StopsDraftingWhenNothingIsKeptProbesEverMoreRarelyAndStartsAgain) {
+  PlannerOptions patient = options();
+  patient.loss_free = patient.explore_free = 1e6;
+  Planner planner(known_table(), patient);
+  for (const int good_rounds : {100, 2100}) {
+    int drafted = 0, probes = 0;
+    for (int round = 0; round < good_rounds; ++round) drafted = one_round(planner, view(), all).gamma;
+    EXPECT_GT(drafted, 5);
+    for (int round = 0, since = 0; round < 9000; ++round, ++since) {
+      const Decision d = one_round(planner, view(), none);
       drafted += d.gamma;
+      if (d.probe) { EXPECT_NEAR(since, std::min(16 << probes++, 2048), 2); }
+      if (d.gamma > 0) since = 0;
     }
-    return drafted;
-  };
-  rounds(20, true);
-  rounds(20, false);
-  EXPECT_LT(rounds(100, false), 40);
-  rounds(150, true);
-  EXPECT_GT(rounds(20, true), 100);
+    EXPECT_LT(drafted, 260);
+    EXPECT_GE(probes, 8);
+  }
 }
 
 TEST(Planner, ANewRequestStartsFromWhatEarlierOnesSaw) {
@@ -255,6 +256,22 @@ TEST(Planner, WhoInsistsGuessesInEveryRoundAndAsMuchAsPays) {
     views[0].prepared = -1;
     EXPECT_EQ(planner.decide(views[0]).learn, kSelf) << "there is nothing to guess by";
   }
+}
+
+// Guesses are all kept, and the first rows are dear: what failing might cost is the only limit.
+TEST(Planner, PastGainsExcuseSoMuchAndNoMore) {
+  CostTable table;
+  for (int i = 0; i < 1320; ++i) table.verify.record({2.0 + i % 33, 2, 40000}, 10 + 4.5 * std::min(i % 33, 6));
+  Planner planner(table, {.arms = {{.name = "ngram"}}, .max_slots = 2, .loss_free = 1, .loss_share = 0});
+  planner.seed(0, 20000, std::vector(16, 0.995), 1000, 7);
+  int most = 0;
+  for (int round = 0; round < 300; ++round) {
+    const auto made = decide_batch(planner, 2, 0, [](int slot) {
+      return RequestView{.slot = slot, .context_len = 20000, .found = {Found{16, 7}}};
+    });
+    record_batch(planner, made, [&](int, const Decision& d) { return most = std::max(most, d.gamma), d.gamma; });
+  }
+  EXPECT_EQ(most, 14);
 }
 
 TEST(Planner, AProfileIsAPrior) {

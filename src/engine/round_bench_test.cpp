@@ -1,7 +1,8 @@
-// RoundBench: rounds that it times are rounds that were asked for.
+// RoundBench: rounds that it times are rounds that were asked for. TokenRun: no trace of what it forgot, or of itself.
 #include "engine/round_bench.h"
 
 #include "engine/test_engines.h"
+#include "engine/token_run.h"
 
 namespace hunch {
 namespace {
@@ -47,6 +48,31 @@ TEST(RoundBench, VerifiesTrees) {
 
 TEST(RoundBench, SaysNothingOfRoundsWithoutGuesses) {
   test::expect_error(try_rounds("", "none", 3, 0), "0.0 guesses a round were made where 3");
+}
+
+TEST(TokenRun, EndsWhereItIsToldToAndLeavesNothingBehind) {
+  const auto engine =
+      test::load({.model = test::tiny_path("qwen3-tied"), .context_len = 256, .chunk_len = 32, .max_num_seqs = 1});
+  const Ints ids = test::random_prompt(100, 256, 1);
+  std::atomic<bool> stopped = false;
+  auto run = test::good(TokenRun::make(engine->parts(), 256, &stopped));
+  test::expect_error(TokenRun::make(engine->parts(), 257), "257 tokens do not fit the context of 256");
+  test::expect_error(TokenRun::make(engine->parts(), 256), "no KV pages left");
+  const auto of_the_last = [&](int64_t from, int rows, TokenRun::Logits wanted) {
+    std::vector<float> out;
+    run->rewind(from);
+    run->feed(std::span(ids).subspan(from), rows, wanted, [&](int64_t first, View<const float, 2> logits) {
+      if (const int64_t row = 99 - from - first; row < logits.extent[0]) out.assign(&logits(row, 0), &logits(row, 0) + 256);
+    });
+    return out;
+  };
+  const auto all = of_the_last(0, 1000, TokenRun::Logits::All);
+  EXPECT_TRUE(test::same_bits(of_the_last(60, 7, TokenRun::Logits::Last), all));
+  stopped = true;
+  EXPECT_TRUE(of_the_last(60, 7, TokenRun::Logits::All).empty());
+  EXPECT_EQ(run->len(), 60);
+  run.reset();
+  EXPECT_TRUE(TokenRun::make(engine->parts(), 256).ok());
 }
 
 }

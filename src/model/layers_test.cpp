@@ -9,6 +9,7 @@
 #include "checkpoint/test_configs.h"
 #include "kv/page_pool.h"
 #include "model/decoder.h"
+#include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
@@ -23,6 +24,24 @@ ModelShape shape_of(bool latent) {
   if (latent) s.latent = {.kv_rank = 12, .nope = 8, .rope = 4, .value = 6, .scale = 0.3};
   return s;
 }
+
+// The last rows of a sequence in a pass.
+struct Rig {
+  Rig(Backend& backend, const ModelShape& s)
+      : store(backend.make_kv_store({DType::F32, 1, s.kv_heads, s.head_dim}, 2)),
+        pass(backend, s, *store, {.max_rows = int(kRows), .max_segments = 2}) {
+    sequence.pages = PageTable(128);
+    EXPECT_TRUE(sequence.pages.grow_to(kFirst + kRows, pool));
+  }
+  void begin() { pass.begin(test::view(ids), std::span(&segment, 1)); }
+
+  PagePool pool{2};
+  Sequence sequence;
+  std::unique_ptr<KvStore> store;
+  Pass pass;
+  Segment segment{.sequence = &sequence, .first_position = kFirst, .num_rows = int(kRows)};
+  const Ints ids = Ints(kRows, 1);
+};
 
 // K and V of the rows; `attends`: by attend().
 std::vector<float> stored(bool latent, bool attends) {
@@ -43,15 +62,9 @@ std::vector<float> stored(bool latent, bool attends) {
     w.k_bias = backend->constant(std::vector<float>(32, 0.5f)), w.v_bias = backend->constant(std::vector<float>(32, -0.5f));
     w.k_norm = backend->constant(std::vector<float>(16, 1.25f));
   }
-  PagePool pool(4);
-  Sequence sequence;
-  sequence.tokens.assign(kFirst + kRows, 1), sequence.committed_len = kFirst, sequence.pages = PageTable(128);
-  EXPECT_TRUE(sequence.pages.grow_to(kFirst + kRows, pool));
-  const auto store = backend->make_kv_store({DType::F32, 1, s.kv_heads, s.head_dim}, 4);
-  Pass pass(*backend, s, *store, {.max_rows = int(kRows)});
-  const Segment segment{.sequence = &sequence, .first_position = kFirst, .num_rows = int(kRows)};
-  const Ints ids(kRows, 1);
-  pass.begin(View<const int32_t, 1>(ids.data(), kRows), std::span(&segment, 1));
+  Rig rig(*backend, s);
+  Pass& pass = rig.pass;
+  rig.begin();
   const auto in = test::gaussian(kRows * kHidden);
   std::vector<float> x(in.size()), k(16), v(16), out;
   BlockScratch scratch(pass.arena(), s, kRows);
@@ -61,7 +74,7 @@ std::vector<float> stored(bool latent, bool attends) {
   else store_rows(pass, 0, s, w, scratch, rows);
   for (int64_t entry = kFirst; entry < kFirst + kRows; ++entry)
     for (int head = 0; head < s.kv_heads; ++head) {
-      store->read(0, head, sequence.pages.view(), entry, k.data(), v.data());
+      rig.store->read(0, head, rig.sequence.pages.view(), entry, k.data(), v.data());
       out.insert(out.end(), k.begin(), k.end()), out.insert(out.end(), v.begin(), v.end());
     }
   return out;
@@ -69,6 +82,41 @@ std::vector<float> stored(bool latent, bool attends) {
 
 TEST(StoredRows, AreThoseOfAttention) {
   for (const bool latent : {false, true}) EXPECT_EQ(stored(latent, false), stored(latent, true)) << latent;
+}
+
+struct Listener final : SparsePolicy {
+  ScoreRequest scores(int, const PassInfo& info) override {
+    used.assign(info.num_rows, 0), used[info.num_rows - 2] = 1;
+    return {.metric = ScoreMetric::Logit, .row_used = test::view(used), .out = test::view(out, 2, 128)};
+  }
+  void learn(int, const PassInfo&, const Observation& seen) override {
+    lse.assign(seen.lse.data, seen.lse.data + seen.lse.size());
+  }
+  std::vector<uint8_t> used;
+  std::vector<float> lse, out = std::vector<float>(256);
+};
+
+TEST(Pass, SpeaksOfTheRowsThatCount) {
+  const auto backend = reference();
+  const ModelShape s = shape_of(false);
+  Rig rig(*backend, s);
+  const auto q = test::gaussian(kRows * 64), k = test::gaussian((kFirst + kRows) * 32);
+  const auto keys = test::view(k, kFirst + kRows, 2, 16), own = keys.slice(kFirst, kRows);
+  backend->store_kv({.k = keys, .v = keys, .kv = {rig.store.get(), rig.sequence.pages.view()}});
+  std::vector<float> out(q.size());
+  Listener all, end;
+  rig.segment.phase = Segment::Phase::Prefill;
+  for (Listener* policy : {&all, &end}) {
+    rig.segment.policy = policy, rig.segment.selecting_rows = policy == &all ? int(kRows) : 2;
+    rig.begin();
+    rig.pass.attend(0, {.q = test::view(q, kRows, 4, 16), .k = own, .v = own, .out = test::view(out, kRows, 4, 16)});
+  }
+  EXPECT_TRUE(std::ranges::equal(end.lse, std::span(all.lse).last(8)));
+  EXPECT_TRUE(std::equal(&all.out[0], &all.out[kFirst], &end.out[0]));
+  SparseCheck check({.backend = backend.get(), .options = {.thresholds = {1}}});
+  const Segment two[] = {{.sequence = &rig.sequence, .num_rows = 2, .check = &check}, {.sequence = &rig.sequence, .num_rows = 3}};
+  rig.pass.begin(test::view(rig.ids), two);
+  EXPECT_EQ(rig.pass.parts().back().check, nullptr);
 }
 
 TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {

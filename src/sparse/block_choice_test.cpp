@@ -56,6 +56,7 @@ TEST(BlockChoice, BreaksTiesDownwardsAndRanksNaNLowest) {
   EXPECT_EQ(chosen({{0, 1, 1, 1, 1, 0}}, 4, 1, 1, false), (Sets{{0, 1, 2, 5}}));
   EXPECT_EQ(chosen({{0, nan, -5, -6, nan, 0}}, 4, 1, 1, false), (Sets{{0, 2, 3, 5}}));
   EXPECT_EQ(chosen({{0, nan, -5, -6, nan, 0}}, 5, 1, 1, false), (Sets{{0, 1, 2, 3, 5}}));
+  EXPECT_EQ(chosen({{0, 1, 1, 0}, {0, 1, 1, 0}}, 6, 1, 1, true), (Sets{{0, 1, 3}, {0, 1, 3}}));
 }
 
 TEST(BlockMeans, ScoreAsTheMeansOfProductsWithCommittedKeys) {

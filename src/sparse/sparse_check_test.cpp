@@ -56,9 +56,13 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
   Noise noise;
   CheckOptions options{.attention = kBudget};
   options.attention->joint = joint;
+  if (len == 127) options.attention->sinks = 6;  // more than the budget
   if (anchors_every > 1)
     for (int layer = 0; layer < kLayers; ++layer) options.anchors.push_back(layer % anchors_every == 0);
   SparseCheck check(rig.setup(options, kRows));
+  Sequence shorter;
+  shorter.max_len = 40;
+  check.open(shorter);
   check.open(rig.sequence);
   int64_t entries_read = 0;
   std::vector<Ints> before;
@@ -72,6 +76,7 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
     ASSERT_EQ(reading.selection.grain, Selection::Grain::Token);
     if (layer % anchors_every != 0) { EXPECT_EQ(check.kept(), before); }
     before = check.kept();
+    for (const Ints& blocks : before) EXPECT_TRUE(blocks.front() == 0 && blocks.back() == len / kBlock - 1);
     const int64_t first = reading.selection.entry_of(len);
     backend.store_kv({
         .layer = layer,
@@ -114,6 +119,10 @@ void expect_plain_softmax(const char* device, bool joint, int64_t len, int ancho
   }
   EXPECT_EQ(check.counts().entries, kLayers * kKvHeads * len);
   EXPECT_EQ(check.counts().entries_read, entries_read);
+  const int64_t budget = joint ? budget_blocks(kBudget, len, kKvHeads) : kKvHeads * budget_blocks(kBudget, len, 1);
+  const int64_t forced = kKvHeads * (options.attention->sinks + recent_blocks(kBudget, kRows));
+  const int64_t missing = -len & (kBlock - 1);  // of the last block, which counts like any other
+  EXPECT_EQ(entries_read, kLayers * (std::max(budget, forced) * kBlock - kKvHeads * missing));
   EXPECT_TRUE(check.end_pass(kRows));
   EXPECT_FALSE(check.end_pass(kRows)) << "nothing since";
   EXPECT_EQ(check.counts().passes, 1);
@@ -171,24 +180,35 @@ TEST(SparseCheck, DraftsReadWhatTheRoundsFirstRowChose) {
         }
     }
     put(kFirst, kLater - kFirst, 1);
-    (void)drafts->select(0, queries, own, kLater);
+    auto both = q;  // the first row's query is asked
+    both.insert(both.end(), other.begin(), other.end());
+    (void)drafts->select(0, view(both, 2, kHeads, kDim), own, kLater);
     const auto fresh = check();
     (void)fresh->select(0, queries, own, kLater);
     EXPECT_EQ(drafts->kept(), fresh->kept()) << device;
+    put(0, kLater, 2);  // another sequence: keys that are all alike
+    drafts->open(rig.sequence);
+    (void)drafts->select(0, queries, own, kLater);
+    EXPECT_NE(drafts->kept(), fresh->kept()) << device;
   }
 }
 
 TEST(SparseCheck, WithoutRoomForItsListsAllIsRead) {
-  const Rig rig("reference", 1, 256);
+  const Rig rig("reference", 2, 256);
   const std::vector<float> zeros(256 * kKvHeads * kDim);
   const auto rows = view(zeros, 256, kKvHeads, kDim), q = view(zeros, 1, kHeads, kDim);
-  rig.backend->store_kv({.k = rows, .v = rows, .kv = rig.own()});
-  SparseCheck check(rig.setup({.attention = kBudget}, 1));
+  rig.backend->store_kv({.layer = 1, .k = rows, .v = rows, .kv = rig.own()});
+  auto setup = rig.setup({.attention = kBudget, .anchors = {1, 0}, .drafts = true}, 1);
+  setup.window[0] = 16;
+  SparseCheck check(setup);
   Sequence sequence;
-  for (const bool room : {false, true}) {
+  for (const bool room : {false, true, false}) {
     sequence.max_len = room ? 256 : int64_t(1) << 50;
     check.open(sequence);
-    EXPECT_EQ(check.select(0, q, rig.own(), 200).selection.grain == Selection::Grain::Token, room);
+    for (const int64_t len : {120, 200}) {
+      EXPECT_EQ(check.select(0, q, rig.own(), len).selection.grain, Selection::Grain::All);
+      EXPECT_EQ(check.select(1, q, rig.own(), len).selection.tail_first, room ? len : 0) << "its anchor did not choose";
+    }
     EXPECT_EQ(check.end_pass(1), room);
   }
 }
@@ -221,6 +241,19 @@ TEST(SparseCheck, LeavesOutChannelsThatAreSmallInEveryRow) {
   check.thin_channels(1, view(gate, 2, 5));
   EXPECT_EQ(gate, was) << "a threshold of 0";
   EXPECT_FALSE(check.end_pass(2));
+}
+
+TEST(SparseCheck, LeavesOutExpertsByTheRuleOfTheirLayer) {
+  const Rig rig("reference", 2, 1);
+  ExpertRule rule{.mode = ExpertSkip::Graded, .most = 2, .renorm = true, .betas = {{0.9f, 0.1f, 2}, {0, 0, 0}}};
+  SparseCheck check(rig.setup({.experts = rule}));
+  for (const int layer : {0, 1}) {
+    Ints ids{3, 5, 7, 9};
+    std::vector<float> shares{1.0f, 0.6f, 0.3f, 0.1f};
+    check.thin_experts(layer, view(ids, 1, 4), view(shares, 1, 4));
+    EXPECT_EQ(ids[3], layer ? 9 : -1);
+    EXPECT_FLOAT_EQ(shares[0], layer ? 1 : 2 / 1.9f);
+  }
 }
 
 }

@@ -107,7 +107,7 @@ xgrammar::CompiledGrammar compile_now(xgrammar::GrammarCompiler& compiler, const
     return compiler.CompileJSONSchema(text, true, std::nullopt, std::nullopt, strict, kMostWhitespace);
   };
   switch (wanted.kind) {
-    case Kind::JsonSchema: return schema(wanted.text, true);
+    case Kind::JsonSchema: return schema(open_schema(wanted.text), true);
     case Kind::Regex: return compiler.CompileRegex(plain_regex(wanted.text));
     case Kind::Grammar: return compiler.CompileGrammar(plain_ebnf(wanted.text));
     case Kind::Choice: {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/failure.h"
 #include "base/json_depth.h"
@@ -287,6 +288,24 @@ Status check_schema(const std::string& text, std::set<std::string>* patterns) {
   return SchemaCheck(root, patterns).check(root, "");
 }
 
+// `named`: members are schemas by name.
+void open_contents(nlohmann::ordered_json& schema, bool named = false) {
+  if (!schema.is_structured()) return;
+  const auto allow = [&](const char* type, const char* key, auto... told) {
+    if (!named && schema.is_object() && schema.contains("type") && schema["type"].dump().find(type) != std::string::npos &&
+        !(schema.contains(told) || ...))
+      schema[key] = true;
+  };
+  allow("array", "items", "items", "prefixItems", "unevaluatedItems");
+  allow("object", "additionalProperties", "properties", "patternProperties", "propertyNames", "additionalProperties",
+      "unevaluatedProperties");
+  for (auto& [key, below] : schema.items()) {
+    const auto among = [&](const auto& keys) { return std::ranges::find(keys, key) != keys.end(); };
+    if (named || schema.is_array() || among(kMaps) || among(kLists) || among(kSingles))
+      open_contents(below, !named && among(kMaps));
+  }
+}
+
 // The number behind `at`, or -1; moves `at` past it.
 int64_t number(std::string_view text, size_t& at) {
   if (at >= text.size() || text[at] < '0' || text[at] > '9') return -1;
@@ -310,6 +329,12 @@ Status check_anchors(std::string_view pattern) {
   return {};
 }
 
+}
+
+std::string open_schema(const std::string& text) {
+  auto schema = nlohmann::ordered_json::parse(text, nullptr, false);
+  open_contents(schema);
+  return schema.is_discarded() ? text : schema.dump();
 }
 
 Status check_repetitions(std::string_view what, std::string_view pattern) {

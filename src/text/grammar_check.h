@@ -22,6 +22,9 @@ inline constexpr size_t kMaxChoices = 4096;
 // of its strings and names.
 Status check_structured(const StructuredOutput&, std::set<std::string>* patterns = nullptr);
 
+// A checked schema with words for what its lists and objects may hold where it has none; the automaton wants them.
+std::string open_schema(const std::string& text);
+
 // Counted repetitions of a regular expression or a grammar, nested ones multiplied: {1,999} around {1,999} is a million copies.
 Status check_repetitions(std::string_view what, std::string_view pattern);
 

@@ -96,6 +96,16 @@ TEST_F(Grammars, TakeWhatTheyDescribeAndNothingElse) {
   EXPECT_FALSE(takes(Grammar, sums, "1+(23+4"));
 }
 
+TEST_F(Grammars, AnythingMayStandWhereNothingIsSaidOfIt) {
+  for (const char* schema :
+      {R"({"type": ["array", "null"], "minItems": 1})", R"({"anyOf": [{"type": "array", "maxItems": 1}]})", "{}", "true",
+          R"({"items": {"type": "object", "minProperties": 1}})", R"({"items": {"type": "object", "required": []}})"})
+    EXPECT_TRUE(fits(schema, R"([{"type": [1]}])")) << schema;
+  EXPECT_FALSE(fits(R"({"type": "array", "maxItems": 1})", "[1, 2]"));
+  EXPECT_TRUE(fits(R"({"const": {"type": "array"}})", R"({"type":"array"})"));
+  EXPECT_FALSE(fits(R"({"type": "object", "properties": {}})", R"({"a": 1})"));
+}
+
 TEST_F(Grammars, ADotOfARegexIsNoLineEnd) {
   EXPECT_TRUE(takes(Regex, R"(.[.\]]\.)", "é]."));
   EXPECT_FALSE(takes(Regex, ".", "\n"));

@@ -55,17 +55,18 @@ def test_answers_every_line_as_run_would(hunch):
 
 def test_bad_lines_get_errors_and_the_others_go_on(hunch):
   lines = [GOOD[0], "not json", dict(id="c", prompt="x", temprature=1), dict(GOOD[0], prompt="again"), dict(id="e", prompt=[1, 10**6]),
-      dict(id="f", prompt=[5] * 5000), dict(id="g", prompt="x", max_tokens=2, speculative_config={"metod": "self"}), "", GOOD[1]]
+      dict(id="f", prompt=[5] * 5000), dict(id="g", prompt="x", max_tokens=2, speculative_config={"metod": "self"}), "",
+      dict(id="i", prompt="x", n=2, allowed_token_ids=[5], structured_outputs=dict(choice=["yes"])), GOOD[1]]
   result, out = batch(hunch, "bad", lines, "-c", "4096")
-  assert result.code == 1 and "6 of 8 lines have an error" in result.err, result
+  assert result.code == 1 and "7 of 9 lines have an error" in result.err, result
   assert set(tokens(out)) == {"0", "1"}
   errors = {a["error"]["line"]: (a["id"], a["error"]["message"]) for a in answers(out) if "error" in a}
-  assert {n: i for n, (i, _) in errors.items()} == {2: None, 3: "c", 4: None, 5: "e", 6: "f", 7: "g"}, errors
+  assert {n: i for n, (i, _) in errors.items()} == {2: None, 3: "c", 4: None, 5: "e", 6: "f", 7: "g", 9: "i"}, errors
   for number, words in ((2, "not JSON"), (3, "did you mean temperature?"), (4, "earlier line"), (5, "ids must lie in"), (6, "context holds"),
-      (7, "did you mean method?")):
+      (7, "did you mean method?"), (9, "grammar_dead_end")):
     assert words in errors[number][1], errors[number]
   again, _ = batch(hunch, "bad", lines, "-c", "4096")
-  assert again.code == 1 and len(answers(out)) == 8, again
+  assert again.code == 1 and len(answers(out)) == 9, again
 
 
 def test_lines_come_as_other_systems_write_them_and_one_too_long_spoils_no_other(hunch):

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "base/test_folder.h"
+#include "checkpoint/tiny_model.h"
 #include "logits.h"
 
 namespace hunch {
@@ -83,6 +85,46 @@ TEST_P(DrafterGolden, DraftsTheChainsOfPyTorch) {
   }
 }
 
+// Tokens and parents of what the first round drafts.
+std::pair<Ints, Ints> first_drafts(Engine& engine, const Request& asked) {
+  const auto run = make_step(engine, asked);
+  std::pair<Ints, Ints> out;
+  run->hot_loop().after_drafts = [&](Running& who) {
+    for (int node = 0; node < who.tree().size; ++node)
+      out.first.push_back(who.tree().tokens(node)), out.second.push_back(who.tree().parents[node]);
+  };
+  EXPECT_TRUE(run->prefill(nullptr).ok() && run->round().ok());
+  return out;
+}
+
+// Files of other makers: norms of random weights, the choice of the residual. Each changes what is drafted.
+using DrafterForms = FolderTest;
+TEST_F(DrafterForms, EveryNormAndTheResidualCount) {
+  const auto drafts = [&](const std::string& name, const std::vector<tiny::NamedShape>& more, bool residual) {
+    const std::string from = tree_path() + "/models/tiny/drafters/" + name;
+    Json config = Json::parse(std::ifstream(from + "/config.json")), recipe = Json::parse(std::ifstream(from + "/weights.json"));
+    config.erase("draft_vocab_size"), config["norm_before_residual"] = residual;
+    put("config.json", config.dump());
+    std::vector<tiny::NamedShape> tensors;
+    for (const Json& t : recipe["files"][0]["tensors"])
+      if (t[0] != "d2t" && t[0] != "t2d" && t[0] != "lm_head.weight") tensors.push_back({t[0], t[1]});
+    tensors.insert(tensors.end(), more.begin(), more.end());
+    put("model.safetensors", tiny::safetensors(tensors));
+    const auto engine = load({.model = tiny_path("qwen3-deep"), .context_len = 128, .drafters = {{.path = folder_}}});
+    Request asked = ask(random_prompt(40, 256, 1), 20);
+    guess(asked, engine->parts().learned.at(0).name, 12);
+    return first_drafts(*engine, asked);
+  };
+  const auto count = [&](const char* name, const std::vector<tiny::NamedShape>& more, bool residual = false) {
+    EXPECT_NE(drafts(name, more, residual), drafts(name, {}, false)) << name;
+  };
+  for (const char* norm : {"enorm.weight", "hnorm.weight", "layers.0.input_layernorm.weight", "pre_lm_head_layernorm.weight"})
+    count("eagle1", {{norm, {64}}});
+  count("eagle3", {{"fc.bias", {64}}});
+  count("eagle3", {{"fc_norm.0.weight", {64}}, {"fc_norm.1.weight", {64}}, {"fc_norm.2.weight", {64}}});
+  count("eagle3", {}, true);
+}
+
 // A prediction layer of DeepSeek's own kind, in the target's checkpoint: against transformers' layer, fed and recycled behind the
 // last norm (make_golden.py).
 TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
@@ -95,14 +137,7 @@ TEST(LatentPrediction, DraftsTheChainsOfTransformers) {
       const auto wanted = c["mtp"].get<Ints>();
       auto asked = ask(c["ids"].get<Ints>(), 20);
       guess(asked, "mtp", int(wanted.size()));
-      const auto run = make_step(*engine, asked);
-      Ints drafted;
-      run->hot_loop().after_drafts = [&](Running& who) {
-        for (int node = 0; node < who.tree().size; ++node) drafted.push_back(who.tree().tokens(node));
-      };
-      ASSERT_TRUE(run->prefill(nullptr).ok());
-      ASSERT_TRUE(run->round().ok());
-      EXPECT_EQ(drafted, wanted) << device << " " << c["name"];
+      EXPECT_EQ(first_drafts(*engine, asked).first, wanted) << device << " " << c["name"];
     }
   }
 }
@@ -130,19 +165,10 @@ TEST_P(DrafterTrees, AreThoseOfPyTorch) {
   Request asked = drafting(drafter, 20, depth + 1);
   asked.speculation.tree_tokens = total - 1 - (depth + 1);
   asked.speculation.tree_top_k = top_k;
-  const auto run = make_step(*drafter.engine, asked);
-  std::set<std::string> drafted;
-  run->hot_loop().after_drafts = [&](Running& who) {
-    Ints tokens, parents, all;
-    for (int node = 0; node < who.tree().size; ++node) {
-      tokens.push_back(who.tree().tokens(node)), parents.push_back(who.tree().parents[node]);
-      all.push_back(node);
-    }
-    drafted = paths(tokens, parents, all);
-  };
-  ASSERT_TRUE(run->prefill(nullptr).ok());
-  ASSERT_TRUE(run->round().ok());
-  EXPECT_EQ(drafted, paths(tree["tokens"], tree["parents"], tree["kept"]));
+  const auto [tokens, parents] = first_drafts(*drafter.engine, asked);
+  Ints all(tokens.size());
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(paths(tokens, parents, all), paths(tree["tokens"], tree["parents"], tree["kept"]));
 }
 
 }

@@ -195,6 +195,8 @@ class Arguments(unittest.TestCase):
       with self.assertRaisesRegex(ValueError, words, msg=wrong):
         LLM(model=MODEL, **wrong)
     self.assertRaisesRegex(TypeError, "did you mean max_model_len", LLM, model=MODEL, max_model_length=5)
+    for name in ("seed", "threads", "max_model_len"):
+      self.assertRaisesRegex(TypeError, f"{name} must be a whole number, not 1.5", LLM, model=MODEL, **{name: 1.5})
 
   def test_a_model_that_is_not_there_is_a_runtime_error_that_names_it(self):
     self.assertRaisesRegex((RuntimeError, ValueError), "no-such-model", LLM, model="/tmp/no-such-model")
@@ -202,9 +204,9 @@ class Arguments(unittest.TestCase):
   def test_vllms_harmless_arguments_are_taken_and_a_seed_makes_runs_repeat(self):
     texts = []
     for _ in range(2):
-      with LLM(MODEL, max_model_len=256, enforce_eager=True, tensor_parallel_size=1, gpu_memory_utilization=0.9, seed=1,
-          trust_remote_code=False) as llm:
-        params = [SamplingParams(max_tokens=8), SamplingParams(max_tokens=8, seed=9), SamplingParams(max_tokens=8)]
+      with LLM(MODEL, max_model_len=np.int64(256), enforce_eager=True, tensor_parallel_size=1, gpu_memory_utilization=0.9,
+          seed=np.uint64(1), threads=np.int32(1), trust_remote_code=False) as llm:
+        params = [SamplingParams(max_tokens=np.int64(8)), SamplingParams(max_tokens=8, seed=np.int64(9)), SamplingParams(max_tokens=8)]
         outputs = llm.generate(PROMPTS, params)
         self.assertEqual([o.metrics.seed for o in outputs], [1, 9, 2])
         texts.append([o.outputs[0].text for o in outputs])

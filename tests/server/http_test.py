@@ -238,7 +238,13 @@ class Limits(ServerTest):
     self.assertTrue(self.raw(get_bytes("/health")).endswith(b'{"status":"ok"}'))  # used, then idle
 
   def test_a_body_that_comes_too_slowly_is_408(self):
-    self.says(408, POST + b"Content-Length: 90000\r\n\r\n{")
+    self.says(408, POST + b"Content-Length: 90000\r\n\r\n{" + b" " * 70000)  # what came at first buys no silence later
+    data = completion_bytes(b'{"prompt":"x","max_tokens":1}'.ljust(90000))
+    with self.socket() as s:
+      s.sendall(data[:70000])
+      time.sleep(0.9)
+      s.sendall(data[70000:])
+      self.assertEqual(status_of(read_all(s)), 200)
     self.assertGreaterEqual(self.refusals("slow_body"), 1)
 
   def test_a_body_above_the_limit_is_413(self):

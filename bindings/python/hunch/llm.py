@@ -71,29 +71,33 @@ class LLM:
       raise ValueError(f"tensor_parallel_size is {tensor_parallel_size}; it must be 1: a model runs on one device")
     if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
       raise ValueError(f"gpu_memory_utilization is {gpu_memory_utilization}; it must be above 0 and at most 1")
+    sizes = (("threads", threads), ("max_num_seqs", max_num_seqs), ("kv_cache_memory_bytes", kv_cache_memory_bytes),
+        ("max_num_batched_tokens", max_num_batched_tokens))
+    for name, value in (*sizes, ("max_model_len", max_model_len), ("seed", seed)):
+      if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
     if max_model_len is not None and max_model_len < 1:
       raise ValueError(f"max_model_len is {max_model_len}; it must be at least 1, or None for the model's own")
     if seed is not None and not 0 <= seed < 1 << 64:
       raise ValueError(f"seed is {seed}; it must be in 0..{(1 << 64) - 1}, or None")
     if dtype != "auto":
       warnings.warn(f"dtype={dtype!r} has no effect: weights keep the type of their file", stacklevel=2)
-    for name, value in (("threads", threads), ("max_num_seqs", max_num_seqs),
-        ("kv_cache_memory_bytes", kv_cache_memory_bytes), ("max_num_batched_tokens", max_num_batched_tokens)):
+    for name, value in sizes:
       most = (1 << (63 if name.endswith("bytes") else 31)) - 1
-      if value is not None and (not isinstance(value, int) or not 1 <= value <= most):
+      if value is not None and not 1 <= value <= most:
         raise ValueError(f"{name} is {value!r}; it must be in 1..{most}")
     options = _hunch.EngineOptions()
     options.model = os.fspath(model)
     options.device = device
     options.isa = isa or ""
-    options.threads = threads or 0
+    options.threads = int(threads or 0)
     options.kv_dtype = _KV_DTYPES.get(kv_cache_dtype, kv_cache_dtype)
-    options.kv_memory_bytes = kv_cache_memory_bytes or 0
+    options.kv_memory_bytes = int(kv_cache_memory_bytes or 0)
     options.memory_share = gpu_memory_utilization or options.memory_share
     options.fill_memory = gpu_memory_utilization is not None
-    options.context_len = max_model_len or 0
-    options.max_num_seqs = max_num_seqs or 0
-    options.max_num_batched_tokens = max_num_batched_tokens or 0
+    options.context_len = int(max_model_len or 0)
+    options.max_num_seqs = int(max_num_seqs or 0)
+    options.max_num_batched_tokens = int(max_num_batched_tokens or 0)
     options.prefix_caching = enable_prefix_caching
     options.verify_calibration = os.fspath(verify_calibration or "")
     config = _config_text(speculative_config)
@@ -103,7 +107,7 @@ class LLM:
     self._closing = weakref.finalize(self, self._engine.close)
     self._speculation = self._engine.speculation(config)
     self._request_ids = itertools.count()
-    self._seeds = None if seed is None else (i % (1 << 64) for i in itertools.count(seed))
+    self._seeds = None if seed is None else (i % (1 << 64) for i in itertools.count(int(seed)))
     self._tokenizer = Tokenizer(self._engine)
 
   def generate(self, prompts: Prompt | Iterable[Prompt],

@@ -106,7 +106,7 @@ TEST(CpuGather, LeavesAStoreThatAttentionReadsAsAnyOther) {
 TEST(CpuShuffle, PutsBranchesIntoTheirColumns) {
   for (const std::string& name : all_backends())
     for (const DType dtype : kKvTypes)
-      for (const Ints& from : {Ints{0}, {4}, {0, 0, 0}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
+      for (const Ints& from : {Ints{0}, {4}, {0, 0, 1, 2}, {0, 1, 2}, {1, 1, 2, 4}, {0, 0, 3, 3, 4}, {2, 3, 4, 4, 4}}) {
         const KvShape shape{dtype, 2, 1, 40, 2};
         const auto backend = make_backend(name);
         const KvCase before(*backend, shape, 100, 3);

@@ -79,10 +79,14 @@ TEST(CpuNsa, KeepsSequencesApart) {
   const KvShape shape{DType::BF16, 2, 2, 32};
   const auto backend = make_cpu("", 2);
   const NsaCase a(*backend, form, shape, 200), b(*backend, form, shape, 77);
-  const NsaRequest first = nsa_request(shape, {197, 198, 199}, 3), second = nsa_request(shape, {5, 76}, 4);
-  const auto both = nsa_together({&a, &b}, {first, second});
-  EXPECT_TRUE(same_bits(both[0].out, nsa_one(a, first).out));
-  EXPECT_TRUE(same_bits(both[1].out, nsa_one(b, second).out));
+  NsaRequest first = nsa_request(shape, {197, 198, 199}, 3), second = nsa_request(shape, {5, 75, 76}, 4);
+  for (const bool trees : {false, true}) {
+    if (trees) first.parents = {-1, 0, 1}, first.tree_entry = 197;
+    if (trees) second.parents = {-1, 0, 0}, second.tree_entry = 74, second.last = {74, 75, 75};
+    const auto both = nsa_together({&a, &b}, {first, second});
+    EXPECT_TRUE(same_bits(both[0].out, nsa_one(a, first).out));
+    EXPECT_TRUE(same_bits(both[1].out, nsa_one(b, second).out));
+  }
 }
 
 using test::path_to, test::random_tree;

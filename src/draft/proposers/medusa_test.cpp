@@ -1,6 +1,7 @@
 // Medusa's heads from files of both layouts, against plain loops; what is refused; and which row, position and noise a guess is
 // made of.
 #include <map>
+#include <set>
 
 #include "base/test_folder.h"
 #include "checkpoint/tiny_model.h"
@@ -343,6 +344,15 @@ TEST_F(MedusaDrafts, ArePointsWithoutAnyNoiseWhereTheRuleAsksForQ) {
     }
     medusa_->close(0);
   }
+}
+
+TEST_F(MedusaDrafts, PayForWhatTheHeadsBeforeSaid) {
+  Sequence sequence = followed(1);
+  LogitRules rules{.presence = 1e6f, .allowed = {1, 2, 3}};
+  sequence.logit_state = std::make_unique<LogitState>(rules, kVocab);
+  sequence.logit_state->reset(sequence.tokens.data(), 2);
+  const DraftTree& tree = propose(sequence, {.max_tokens = 3});
+  EXPECT_EQ(std::set(&tree.tokens(0), &tree.tokens(0) + tree.size).size(), 3u);
 }
 
 TEST_F(MedusaDrafts, FillTheRequestsShapeWithTheSameCandidatesBehindEveryParent) {

@@ -107,6 +107,7 @@ TEST(Suffix, TreesOfBranchesHoldTheMostProbableNodesParentsFirst) {
   suffix->open(sequence);
   const Tree out(*suffix, sequence, {.max_tokens = 3, .may_branch = true});
   ASSERT_EQ(out.tokens(), (Tokens{6, 9, 7}));  // 3/7 of seven fives, 3/7, 2/7
+  EXPECT_NEAR(out.tree.worth, 8 / 7., 1e-6);
   EXPECT_EQ(Tokens(out.tree.parents.begin(), out.tree.parents.begin() + 3), (Tokens{-1, 0, -1}));
   EXPECT_EQ(draft(*suffix, sequence, 3), (Tokens{6, 9}));  // deeper than three nothing is known
 }
@@ -205,6 +206,12 @@ TEST(Suffix, ForgetsTheOldestOutputWhereBytesOrRequestsRunOut) {
       EXPECT_EQ(draft(*suffix, sequence, 4).size(), known ? 2u : 0u) << request;
     }
   }
+  auto suffix = make_proposer("suffix", by_bytes);
+  Sequence first = sequence_of({1}), late = sequence_of({168});
+  Tokens longer(70);
+  std::iota(longer.begin(), longer.end(), 100);
+  serve(*suffix, first, longer);
+  EXPECT_EQ(serve(*suffix, late), Tokens{169}) << "the end of one that is too long stays";
 }
 
 // Long requests that begin alike, one after the other: each guesses what it would if it were the first.
