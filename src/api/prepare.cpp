@@ -21,9 +21,10 @@ constexpr size_t kMostCut = 4 << 20;               // bytes of a prompt that are
 // The flag's messages, in the words of a body.
 Error as_key(Error error) {
   const auto say = [&text = error.message](std::string_view flag, const std::string& key) {
-    for (size_t at = 0; (at = text.find(flag, at)) != text.npos; at += key.size())
-      if (const size_t end = at + flag.size(); end == text.size() || !(text[end] == '-' || std::isalnum(uint8_t(text[end]))))
-        text.replace(at, flag.size(), key);
+    for (size_t at = 0; (at = text.find(flag, at)) != text.npos; at += key.size()) {
+      const std::string behind = text.substr(at + flag.size());
+      if (behind.empty() || !(behind[0] == '-' || std::isalnum(uint8_t(behind[0])))) text = text.substr(0, at) + key + behind;
+    }
   };
   say("--speculative-config", "speculative_config");
   for (const SpeculationSetting& setting : speculation_settings()) say(setting.flag, fmt::format("\"{}\"", setting.key));

@@ -37,6 +37,8 @@ constexpr std::array kConstraints = {"type", "properties", "required", "addition
     "propertyNames", "minProperties", "items", "prefixItems", "minItems", "maxItems", "minLength", "maxLength", "maxProperties",
     "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
 constexpr std::array kCounts = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"};
+constexpr std::array kBounds = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"};
+constexpr std::array<std::string_view, 7> kTypes = {"string", "integer", "number", "boolean", "null", "array", "object"};
 constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "definitions"};
 constexpr std::array kLists = {"anyOf", "oneOf", "allOf", "prefixItems"};
 constexpr std::array kSingles = {"items", "additionalProperties", "unevaluatedProperties", "unevaluatedItems", "propertyNames"};
@@ -57,8 +59,7 @@ class SchemaCheck {
     if (schema.get(members) != SUCCESS) return refuse(where, "a schema must be an object, true or false");
     HUNCH_OK(check_supported(members, where));
     HUNCH_OK(check_leading(members, where));
-    if (array types; members["type"].get(types) == SUCCESS && types.size() == 0)
-      return refuse(where, "'type' lists no type: nothing could be said");
+    HUNCH_OK(check_types(members, where));
     HUNCH_OK(check_names(members, where));
     HUNCH_OK(check_sizes(members, where));
     HUNCH_OK(check_reference(schema, where));
@@ -80,6 +81,19 @@ class SchemaCheck {
   static bool is_integer(object members) {
     std::string_view type;
     return members["type"].get(type) == SUCCESS && type == "integer";
+  }
+
+  static Status check_types(object members, const std::string& where) {
+    element type;
+    if (members["type"].get(type) != SUCCESS) return {};
+    array several;
+    if (type.get(several) == SUCCESS && several.size() == 0) return refuse(where, "'type' lists no type: nothing could be said");
+    const auto known = [](element one) {
+      std::string_view name;
+      return one.get(name) == SUCCESS && std::ranges::find(kTypes, name) != kTypes.end();
+    };
+    if (type.is_array() ? std::ranges::all_of(several, known) : known(type)) return {};
+    return refuse(where, "'type' must name some of {}", fmt::join(kTypes, ", "));
   }
 
   static Status check_supported(object members, const std::string& where) {
@@ -104,6 +118,15 @@ class SchemaCheck {
 
   // Numbers between two are written with at most six decimals.
   static Status check_range(object members, const std::string& where) {
+    for (const char* key : kBounds) {
+      element value;
+      double bound = 0;
+      if (members[key].get(value) != SUCCESS) continue;
+      if (value.get(bound) != SUCCESS) return refuse(where, "'{}' must be a number", key);
+      if (is_integer(members) && (bound != std::nearbyint(bound) || std::abs(bound) >= 0x1p63))
+        return refuse(where, "'{}' of an integer must be a whole number below 2^63", key);
+      if (has(members, "multipleOf")) return refuse(where, "'multipleOf' beside '{}' is not supported; leave one out", key);
+    }
     const double unit = is_integer(members) ? 1 : 1e6;
     double least = -INFINITY, most = INFINITY, x = 0;  // in units
     const auto bound = [&](const char* key) {
@@ -216,19 +239,24 @@ class SchemaCheck {
       if (count > kMaxRepetitions)
         return refuse(where, "schema_too_complex: '{}' is {}; at most {} is possible", key, count, kMaxRepetitions);
     }
+    for (size_t i = 0; i < kCounts.size(); i += 2)
+      if (int64_t least = 0, most = 0;
+          members[kCounts[i]].get(least) == SUCCESS && members[kCounts[i + 1]].get(most) == SUCCESS && least > most)
+        return refuse(where, "'{}' is {}, more than '{}', which is {}", kCounts[i], least, kCounts[i + 1], most);
     if (array values; members["enum"].get(values) == SUCCESS) {
       enumerated_ += std::ssize(values);
       if (values.size() == 0) return refuse(where, "'enum' has no values: nothing could be said");
       if (enumerated_ > kMaxEnumValues)
         return refuse(where, "schema_too_complex: more than {} enumerated values", kMaxEnumValues);
     }
-    if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_pattern("pattern", pattern);
+    if (std::string_view pattern; members["pattern"].get(pattern) == SUCCESS) return check_pattern("pattern", pattern, where);
     return {};
   }
 
-  Status check_pattern(std::string_view key, std::string_view pattern) {
+  Status check_pattern(std::string_view key, std::string_view pattern, const std::string& where) {
     if (patterns_) patterns_->emplace(pattern);
-    return check_repetitions(key, pattern);
+    if (const Status status = check_repetitions(key, pattern); !status.ok()) return refuse(where, "{}", status.error().message);
+    return {};
   }
 
   Result<element> resolve(element reference, const std::string& where) const {
@@ -257,7 +285,7 @@ class SchemaCheck {
       object members;
       if (value.get(members) != SUCCESS) return refuse(where, "must be an object of schemas");
       for (const auto [name, schema] : members) {
-        if (key == "patternProperties") HUNCH_OK(check_pattern(key, name));
+        if (key == "patternProperties") HUNCH_OK(check_pattern(key, name, where));
         HUNCH_OK(check(schema, where + "/" + std::string(name)));
       }
     } else if (array schemas; (among(kLists) || key == "items") && value.get(schemas) == SUCCESS) {
@@ -300,6 +328,9 @@ void open_contents(nlohmann::ordered_json& schema, bool named = false) {
   allow("object", "additionalProperties", "properties", "patternProperties", "propertyNames", "additionalProperties",
       "unevaluatedProperties");
   for (auto& [key, below] : schema.items()) {
+    if (!named && key == "prefixItems")
+      for (auto& item : below)
+        if (item == true) item = nlohmann::ordered_json::object();
     const auto among = [&](const auto& keys) { return std::ranges::find(keys, key) != keys.end(); };
     if (named || schema.is_array() || among(kMaps) || among(kLists) || among(kSingles))
       open_contents(below, !named && among(kMaps));

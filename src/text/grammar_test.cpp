@@ -250,6 +250,15 @@ TEST_F(Grammars, RefuseWhatTheyCouldNotKeepToTheLetter) {
   EXPECT_EQ(error(JsonSchema, R"({"type":"object","properties":{"not":{"type":"null"}},"examples":[{"not":1}]})"), "");
 }
 
+TEST_F(Grammars, SayWhereASchemaIsWrong) {
+  for (const char* wrong :
+      {R"({"type":"strng"})", R"({"type":["null","nul"]})", R"({"type":"string","minLength":3,"maxLength":1})",
+          R"({"type":"integer","maximum":6.5})", R"({"type":"integer","minimum":"1"})",
+          R"({"type":"integer","maximum":2,"multipleOf":2})", R"({"type":"string","pattern":"a$b"})"})
+    test::expect_part(error(JsonSchema, fmt::format(R"({{"type":"array","items":{}}})", wrong)), "at /items: ");
+  EXPECT_TRUE(fits(R"({"type":"array","prefixItems":[true]})", R"([{"a":1}])"));
+}
+
 TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   const auto of = [](std::string_view pattern) {
     std::string escaped;
