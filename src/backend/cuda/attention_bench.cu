@@ -2,6 +2,7 @@
 // move once: K and V of every entry read, queries and outputs, a score where there is one.
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include "backend/cuda/attention.h"
 #include "backend/cuda/device_test.h"
@@ -10,6 +11,9 @@
 
 namespace hunch {
 namespace {
+
+using test::DeviceArray, test::view;
+using enum DType;
 
 struct FillDevice {
   uint16_t* to;
@@ -36,7 +40,8 @@ struct Case {
   int64_t selected = 0;     // 0: dense
   int page = 1;             // selected: entries in a row
   bool first_last = false;  // scores: of the first and the last row alone
-  DType dtype = DType::BF16;
+  DType dtype = BF16;
+  int64_t reads() const { return selected ? selected : entries; }
 };
 
 class Bench {
@@ -48,22 +53,20 @@ class Bench {
     HUNCH_CHECK(store_);
     commands.launch(fill_kernel, {.blocks = dim3(2048), .threads = 256},
         FillDevice{reinterpret_cast<uint16_t*>(store_->plane(0).keys), int64_t(store_->bytes / 2),
-            uint16_t(c.dtype == DType::BF16 ? 0xffff : 0xbfbf)});
+            uint16_t(c.dtype == BF16 ? 0xffff : 0xbfbf)});
     std::vector<int32_t> all(pages * c.sequences);
     std::iota(all.begin(), all.end(), 0);
     std::mt19937 random(1);
     std::ranges::shuffle(all, random);
-    const int64_t rows = c.rows * c.sequences, reads = c.selected ? c.selected : c.entries;
+    const int64_t rows = c.rows * c.sequences, sets = c.shared ? 1 : c.kv_heads;
     std::vector<float> q(rows * c.q_heads * c.head_dim);
     std::normal_distribution<float> normal;
     for (float& x : q) x = normal(random);
-    q_ = std::make_unique<test::DeviceArray<float>>(q);
-    out_ = std::make_unique<test::DeviceArray<float>>(q.size());
-    lse_ = std::make_unique<test::DeviceArray<float>>(std::vector<float>(size_t(rows * c.q_heads), 12.0f));
+    q_ = DeviceArray(q), out_ = DeviceArray<float>(q.size());
+    lse_ = DeviceArray(std::vector<float>(size_t(rows * c.q_heads), 12.0f));
     prefix_ = (c.entries - c.rows) / kScoreBlock * kScoreBlock;
-    if (c.scores) scores_ = std::make_unique<test::DeviceArray<float>>(size_t(c.sequences * c.kv_heads * c.entries));
+    if (c.scores) scores_ = DeviceArray<float>(size_t(c.sequences * c.kv_heads * c.entries));
     if (c.selected) {
-      const int sets = c.shared ? 1 : c.kv_heads;
       std::vector<int32_t> index;
       for (int64_t list = 0; list < c.sequences * sets; ++list) {  // every page with the same chance, ascending
         int64_t left = c.selected / c.page;
@@ -73,42 +76,41 @@ class Bench {
             --left;
           }
       }
-      index_ = std::make_unique<test::DeviceArray<int32_t>>(index);
+      index_ = DeviceArray(index);
     }
     used_.assign(c.rows, c.first_last ? 0 : 1);
     used_.front() = used_.back() = 1;
     for (int64_t s = 0; s < c.sequences; ++s) {
       tables_.emplace_back(all.begin() + s * pages, all.begin() + (s + 1) * pages);
       last_.emplace_back();
-      for (int r = 0; r < c.rows; ++r) last_.back().push_back(int32_t(reads - c.rows + r));
+      for (int r = 0; r < c.rows; ++r) last_.back().push_back(int32_t(c.reads() - c.rows + r));
     }
     for (int64_t s = 0; s < c.sequences; ++s) {
       AttentionRun run;
       run.first_row = s * c.rows, run.num_rows = c.rows;
-      run.kv = {store_.get(), View<const int32_t, 1>(tables_[s].data(), pages)};
-      run.last = View<const int32_t, 1>(last_[s].data(), c.rows);
+      run.kv = {store_.get(), view(tables_[s])};
+      run.last = view(last_[s]);
       if (c.selected) {
-        const int sets = c.shared ? 1 : c.kv_heads;
-        run.index = View<const int32_t, 2>(index_->data() + s * sets * c.selected, sets, c.selected);
+        run.index = View<const int32_t, 2>(index_.data() + s * sets * c.selected, sets, c.selected);
         run.tail_first = c.entries;
       }
       if (c.scores) {
         run.scores.metric = ScoreMetric::Weight, run.scores.combine = ScoreCombine::Max, run.scores.prefix_len = prefix_;
         run.scores.block = c.block;
-        run.scores.row_used = View<const uint8_t, 1>(used_.data(), c.rows);
-        run.scores.lse = View<const float, 2>(lse_->data() + s * c.rows * c.q_heads, c.rows, c.q_heads);
-        run.scores.out = View<float, 2>(scores_->data() + s * c.kv_heads * c.entries, c.shared ? 1 : c.kv_heads, c.entries);
+        run.scores.row_used = view(used_);
+        run.scores.lse = View<const float, 2>(lse_.data() + s * c.rows * c.q_heads, c.rows, c.q_heads);
+        run.scores.out = View<float, 2>(scores_.data() + s * c.kv_heads * c.entries, sets, c.entries);
       }
       runs_.push_back(run);
     }
   }
 
   KernelRow measure(int repeats = 5) {
-    const int64_t rows = c_.rows * c_.sequences, reads = c_.selected ? c_.selected : c_.entries;
+    const int64_t rows = c_.rows * c_.sequences;
     AttentionArgs args;
     args.scale = 1 / std::sqrt(float(c_.head_dim));
-    args.q = View<const float, 3>(q_->data(), rows, c_.q_heads, c_.head_dim);
-    args.out = View<float, 3>(out_->data(), rows, c_.q_heads, c_.head_dim);
+    args.q = view(q_, rows, c_.q_heads, c_.head_dim);
+    args.out = view(out_, rows, c_.q_heads, c_.head_dim);
     args.runs = runs_;
     CudaAttention attention;
     int layer = 0;
@@ -118,10 +120,10 @@ class Bench {
     });
     KernelRow row;
     row.name = c_.name, row.ms = ms;
-    row.bytes = double(c_.sequences * reads * c_.kv_heads) * double(2 * kv_row_bytes(c_.dtype, c_.head_dim)) +
+    row.bytes = double(c_.sequences * c_.reads() * c_.kv_heads) * double(2 * kv_row_bytes(c_.dtype, c_.head_dim)) +
         double(rows * c_.q_heads * c_.head_dim) * 8;
     if (c_.scores) row.bytes += double(c_.sequences * (c_.shared ? 1 : c_.kv_heads) * prefix_ / c_.block) * 4;
-    row.flops = 4.0 * double(rows * c_.q_heads * c_.head_dim) * double(reads);
+    row.flops = 4.0 * double(rows * c_.q_heads * c_.head_dim) * double(c_.reads());
     return row;
   }
 
@@ -129,8 +131,8 @@ class Bench {
   Commands& commands_;
   const Case c_;
   std::unique_ptr<CudaKvStore> store_;
-  std::unique_ptr<test::DeviceArray<float>> q_, out_, lse_, scores_;
-  std::unique_ptr<test::DeviceArray<int32_t>> index_;
+  DeviceArray<float> q_, out_, lse_, scores_;
+  DeviceArray<int32_t> index_;
   std::vector<std::vector<int32_t>> tables_, last_;
   std::vector<uint8_t> used_;
   int64_t prefix_ = 0;
@@ -141,80 +143,49 @@ class Bench {
 
 std::vector<KernelRow> bench_attention(Commands& commands) {
   std::vector<Case> cases;
+  const auto add = [&](Case c, const auto&... name) {  // "attention" and so on
+    std::ostringstream text;
+    text << "attention";
+    (text << ... << name);
+    c.name = text.str(), cases.push_back(std::move(c));
+  };
   for (const int rows : {1, 8, 12})
     for (const bool scores : {false, true})
-      cases.push_back({.name = "attention: " + std::to_string(rows) + " rows" + (scores ? " with scores" : "") + ", 4 x 131072",
-          .rows = rows,
-          .scores = scores});
+      add({.rows = rows, .scores = scores}, ": ", rows, " rows", scores ? " with scores" : "", ", 4 x 131072");
   for (const int rows : {1, 8, 12})
-    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with a score an entry, 4 x 131072",
-        .rows = rows,
-        .scores = true,
-        .block = 1});
-  for (const DType dtype : {DType::F8_E4M3, DType::Q8_0})
+    add({.rows = rows, .scores = true, .block = 1}, ": ", rows, " rows with a score an entry, 4 x 131072");
+  for (const DType dtype : {F8_E4M3, Q8_0})
     for (const int rows : {1, 8, 12})
-      cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, " +
-              std::string(dtype_info(dtype).name) + ", 4 x 131072",
-          .rows = rows,
-          .scores = true,
-          .dtype = dtype});
-  cases.push_back({.name = "attention: 8 rows with shared scores, 4 x 131072", .rows = 8, .scores = true, .shared = true});
+      add({.rows = rows, .scores = true, .dtype = dtype}, ": ", rows, " rows with scores, ", dtype_info(dtype).name,
+          ", 4 x 131072");
+  add({.rows = 8, .scores = true, .shared = true}, ": 8 rows with shared scores, 4 x 131072");
   for (const int rows : {1, 8, 12})
-    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 4 x 131072, 64 / 8 heads of 64",
-        .rows = rows,
-        .q_heads = 64,
-        .head_dim = 64,
-        .scores = true});
+    add({.rows = rows, .q_heads = 64, .head_dim = 64, .scores = true}, ": ", rows,
+        " rows with scores, 4 x 131072, 64 / 8 heads of 64");
   for (const int entries : {2048, 8192, 32768})
     for (const int rows : {1, 8, 12, 64})
-      cases.push_back({.name = "attention: " + std::to_string(rows) + " rows, 1 x " + std::to_string(entries),
-          .sequences = 1,
-          .entries = entries,
-          .rows = rows,
-          .layers = 36});
+      add({.sequences = 1, .entries = entries, .rows = rows, .layers = 36}, ": ", rows, " rows, 1 x ", entries);
   for (const int rows : {1, 8}) {
-    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 1 x 32768",
-        .sequences = 1,
-        .entries = 32768,
-        .rows = rows,
-        .layers = 8,
-        .scores = true});
-    cases.push_back({.name = "attention: " + std::to_string(rows) + " rows with scores, 32 x 10240",
-        .sequences = 32,
-        .entries = 10240,
-        .rows = rows,
-        .scores = true});
+    add({.sequences = 1, .entries = 32768, .rows = rows, .layers = 8, .scores = true}, ": ", rows,
+        " rows with scores, 1 x 32768");
+    add({.sequences = 32, .entries = 10240, .rows = rows, .scores = true}, ": ", rows, " rows with scores, 32 x 10240");
   }
-  cases.push_back({.name = "attention: 1 row, 16 x 8192", .sequences = 16, .entries = 8192, .layers = 4});
-  cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072", .sequences = 16, .selected = 8192});
-  cases.push_back({.name = "attention: 1 row, 16 x 8192 selected of 131072, fp8",
-      .sequences = 16,
-      .selected = 8192,
-      .dtype = DType::F8_E4M3});
-  cases.push_back(
-      {.name = "attention: 1 row, 16 x 8192 selected of 131072, shared", .sequences = 16, .shared = true, .selected = 8192});
+  add({.sequences = 16, .entries = 8192, .layers = 4}, ": 1 row, 16 x 8192");
+  add({.sequences = 16, .selected = 8192}, ": 1 row, 16 x 8192 selected of 131072");
+  add({.sequences = 16, .selected = 8192, .dtype = F8_E4M3}, ": 1 row, 16 x 8192 selected of 131072, fp8");
+  add({.sequences = 16, .shared = true, .selected = 8192}, ": 1 row, 16 x 8192 selected of 131072, shared");
   // Vegas, appendix D: pages of so many entries, the same for all heads and for each its own.
   for (const bool shared : {true, false})
     for (const int page : {1, 2, 4, 8, 16})
-      cases.push_back({.name = "attention, pages of " + std::to_string(page) + (shared ? ", shared" : ", per KV head") +
-              ": 1 row, 16 x 8192 of 131072",
-          .sequences = 16,
-          .shared = shared,
-          .selected = 8192,
-          .page = page});
+      add({.sequences = 16, .shared = shared, .selected = 8192, .page = page}, ", pages of ", page,
+          shared ? ", shared" : ", per KV head", ": 1 row, 16 x 8192 of 131072");
   // Vegas, figure 6: what collecting scores adds, by rows: none, of two rows, of all rows; pooled over them as they are made.
   for (const int rows : {2, 4, 8, 12, 16})
-    for (const int collect : {0, 2, 1})
-      cases.push_back({.name = "attention, collecting " +
-              std::string(collect == 0 ? "nothing"
-                      : collect == 2   ? "2 rows"
-                                       : "all rows") +
-              ": " + std::to_string(rows) + " rows, 4 x 131072",
-          .rows = rows,
-          .scores = collect > 0,
-          .first_last = collect == 2});
-  cases.push_back({.name = "attention: chunk of 512 rows at 32768", .sequences = 1, .entries = 32768, .rows = 512, .layers = 4});
-  cases.push_back({.name = "attention: chunk of 512 rows at 4096", .sequences = 1, .entries = 4096, .rows = 512, .layers = 4});
+    for (const char* collect : {"nothing", "2 rows", "all rows"})
+      add({.rows = rows, .scores = *collect != 'n', .first_last = *collect == '2'}, ", collecting ", collect, ": ", rows,
+          " rows, 4 x 131072");
+  for (const int entries : {32768, 4096})
+    add({.sequences = 1, .entries = entries, .rows = 512, .layers = 4}, ": chunk of 512 rows at ", entries);
   std::vector<KernelRow> rows;
   for (const Case& c : cases) rows.push_back(Bench(commands, c).measure());
   // Unpooled, that is a bf16 value for every row, head and entry, written here and read by whoever pools: as a plain stream each.

@@ -27,14 +27,14 @@ struct KvPair {
     table.resize(num_pages);
     std::iota(table.begin(), table.end(), 0);
     std::ranges::shuffle(table, std::mt19937(seed));
-    store->poison(pages(), 0, num_pages * kPageLen);
-    expected->poison(pages(), 0, num_pages * kPageLen);
+    poison(0, num_pages * kPageLen);
     for (int layer = 0; layer < shape.layers; ++layer) put(commands, layer, 0, keys(layer), values(layer));
   }
+  void poison(int64_t first, int64_t last) { store->poison(pages(), first, last), expected->poison(pages(), first, last); }
   // What both were given.
-  std::vector<float> keys(int layer) const { return given(seed + 1, layer); }
-  std::vector<float> values(int layer) const { return given(seed + 2, layer); }
-  void put(Commands& commands, int layer, int64_t first, const std::vector<float>& k, const std::vector<float>& v) {
+  Floats keys(int layer) const { return given(seed + 1, layer); }
+  Floats values(int layer) const { return given(seed + 2, layer); }
+  void put(Commands& commands, int layer, int64_t first, const Floats& k, const Floats& v) {
     const int64_t rows = std::ssize(k) / (shape.kv_heads * shape.head_dim);
     const auto view = [&](const float* p) { return View<const float, 3>(p, rows, shape.kv_heads, shape.head_dim); };
     const DeviceArray<float> device_k(k), device_v(v);
@@ -51,10 +51,10 @@ struct KvPair {
   uint32_t seed = 1;
   ReferenceBackend reference;
   std::unique_ptr<KvStore> store, expected;
-  std::vector<int32_t> table;
+  Ints table;
 
  private:
-  std::vector<float> given(uint32_t first, int layer) const {
+  Floats given(uint32_t first, int layer) const {
     return random_floats(size_t(len * shape.kv_heads * shape.head_dim), first + uint32_t(10 * layer));
   }
 };
@@ -67,18 +67,17 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   const KvShape& shape = pairs[0]->shape;
   const int64_t heads = shape.heads(), dim = shape.head_dim;
   // Each array once on the host and, for the device, a copy.
-  std::vector<std::unique_ptr<DeviceArray<float>>> floats;
-  std::vector<std::unique_ptr<DeviceArray<int32_t>>> ints;
-  const auto placed = [&](const std::vector<float>& v) -> const float* {
+  std::vector<DeviceArray<float>> floats;
+  std::vector<DeviceArray<int32_t>> ints;
+  const auto placed = [&](const Floats& v) -> const float* {
     if (!attention) return v.data();
-    floats.push_back(std::make_unique<DeviceArray<float>>(v));
-    return floats.back()->data();
+    return floats.emplace_back(v).data();
   };
-  std::vector<float> q;
-  for (const Request& r : requests) q.insert(q.end(), r.q.begin(), r.q.end());
+  Floats q;
+  for (const Request& r : requests) append(q, r.q);
   const int64_t rows = std::ssize(q) / heads / dim;
-  std::vector<float> out(q.size(), -77.0f), lse(rows * heads, -77.0f);
-  std::vector<std::vector<float>> scores(requests.size());
+  Floats out(q.size(), -77.0f), lse(rows * heads, -77.0f);
+  std::vector<Floats> scores(requests.size());
   std::vector<float*> device_scores(requests.size());
   std::vector<AttentionRun> runs;
   int64_t row = 0;
@@ -87,19 +86,20 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
     AttentionRun run;
     run.first_row = row, run.num_rows = std::ssize(r.last);
     run.kv = attention ? pairs[i]->ref() : pairs[i]->expected_ref();
-    run.last = view(r.last, r.last.size());
+    run.last = view(r.last);
     run.window = r.window, run.first = r.first, run.tree = {r.parents, r.tree_first, r.tree_entry};
+    if (r.parents.empty() && r.index_sets == 0 && !r.last.empty()) run.settled = std::ranges::min(r.last);
     if (r.index_sets > 0) {
       const int64_t count = std::ssize(r.index) / r.index_sets;
       const int32_t* list = r.index.data();
-      if (attention) ints.push_back(std::make_unique<DeviceArray<int32_t>>(r.index)), list = ints.back()->data();
+      if (attention) list = ints.emplace_back(r.index).data();
       run.index = View<const int32_t, 2>(list, r.index_sets, count);
       run.tail_first = r.tail_first;
     }
     if (r.metric != ScoreMetric::None) {
-      run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.prefix_len = r.prefix_len,
-      run.scores.block = r.block;
-      run.scores.row_used = view(r.row_used, r.row_used.size());
+      run.scores.metric = r.metric, run.scores.combine = r.combine, run.scores.block = r.block;
+      run.scores.prefix_len = r.prefix_len;
+      run.scores.row_used = view(r.row_used);
       run.scores.lse = View<const float, 2>(placed(r.lse), run.num_rows, heads);
       scores[i].assign(r.sets * (r.prefix_len + kGuard), kUntouched);
       device_scores[i] = const_cast<float*>(placed(scores[i]));
@@ -121,7 +121,7 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
     else attention->enqueue(*commands, args);
     const Status status = commands->wait();
     EXPECT_TRUE(status.ok()) << (status.ok() ? "" : status.error().message);
-    const auto fetch = [](std::vector<float>& to, const float* from) {
+    const auto fetch = [](Floats& to, const float* from) {
       if (!to.empty()) HUNCH_CUDA_CHECK(cudaMemcpy(to.data(), from, to.size() * sizeof(float), cudaMemcpyDeviceToHost));
     };
     fetch(out, device_out), fetch(lse, device_lse);
@@ -135,10 +135,10 @@ inline std::vector<Attended> attend(Commands* commands, CudaAttention* attention
   for (size_t i = 0; i < requests.size(); ++i) {
     Attended result;
     const int64_t first = runs[i].first_row, n = runs[i].num_rows, stride = requests[i].prefix_len + kGuard;
-    result.out.assign(out.begin() + first * heads * dim, out.begin() + (first + n) * heads * dim);
-    result.lse.assign(lse.begin() + first * heads, lse.begin() + (first + n) * heads);
+    result.out = part_of(out, first * heads * dim, n * heads * dim);
+    result.lse = part_of(lse, first * heads, n * heads);
     for (int set = 0; set < (requests[i].metric == ScoreMetric::None ? 0 : requests[i].sets); ++set)
-      result.scores.emplace_back(scores[i].begin() + set * stride, scores[i].begin() + (set + 1) * stride);
+      result.scores.push_back(part_of(scores[i], set * stride, stride));
     results.push_back(std::move(result));
   }
   return results;

@@ -208,10 +208,9 @@ bool is_chain(const TreeRows& tree, int64_t num_rows) {
 
 void plan_attention(
     AttentionPlan& plan, std::span<const PlannedRun> runs, int padded_group, int head_dim, bool paired, int workers) {
-  plan.items.clear(), plan.worker_items.clear(), plan.units.clear(), plan.run_units.clear(), plan.run_tiles.clear();
-  plan.supers.clear(), plan.slot_list.clear(), plan.leaves.clear(), plan.paths.clear(), plan.leaf_of_row.clear();
-  plan.groups.clear(), plan.run_groups.clear(), plan.slots.clear(), plan.path_items.clear(), plan.order.clear();
-  plan.loads.clear();
+  const auto clear = [](auto&... lists) { (lists.clear(), ...); };
+  clear(plan.items, plan.worker_items, plan.units, plan.run_units, plan.run_tiles, plan.supers, plan.slot_list, plan.leaves);
+  clear(plan.paths, plan.leaf_of_row, plan.groups, plan.run_groups, plan.slots, plan.path_items, plan.order, plan.loads);
   plan.partial_floats = 0, plan.reread = false, plan.tiles_per_group = paired ? 2 : 1;
   auto& groups = plan.groups;
   auto& run_groups = plan.run_groups;
@@ -223,7 +222,7 @@ void plan_attention(
     plan.units.resize(plan.units.size() + size_t(tiles * runs[r].kv_heads));
     plan.reread = plan.reread || mgroups > 1;
     run_groups.push_back({int(groups.size()), int(groups.size()) + mgroups});
-    for (int m = 0; m < mgroups; ++m) { groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group)); }
+    for (int m = 0; m < mgroups; ++m) groups.push_back(plan_group(plan, runs[r], int(r), m, padded_group));
   }
   int trees = 0;  // with a KV head each
   for (const Group& group : groups)

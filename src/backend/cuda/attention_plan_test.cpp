@@ -18,9 +18,14 @@ PlannedRun chain(int kv_heads, int64_t len, int rows, int window) {
   return run;
 }
 
-void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_group, bool paired, int workers) {
+AttentionPlan planned(const std::vector<PlannedRun>& runs, int padded_group, int head_dim, bool paired, int workers) {
   AttentionPlan plan;
-  plan_attention(plan, runs, padded_group, 64, paired, workers);
+  plan_attention(plan, runs, padded_group, head_dim, paired, workers);
+  return plan;
+}
+
+void expect_every_split_once(const std::vector<PlannedRun>& runs, int padded_group, bool paired, int workers) {
+  const AttentionPlan plan = planned(runs, padded_group, 64, paired, workers);
   ASSERT_EQ(plan.worker_items.size(), size_t(workers + 1));
   ASSERT_TRUE(std::ranges::is_sorted(plan.worker_items));
   ASSERT_LE(plan.worker_items.back(), int(plan.items.size()));
@@ -91,8 +96,7 @@ TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
   EXPECT_EQ(plan.items.data(), items);
   EXPECT_EQ(plan.slots.data(), slots);
   EXPECT_EQ(plan.groups.data(), groups);
-  AttentionPlan fresh;
-  plan_attention(fresh, most, 4, 64, true, 132);
+  const AttentionPlan fresh = planned(most, 4, 64, true, 132);
   EXPECT_EQ(plan.worker_items, fresh.worker_items);
   EXPECT_EQ(plan.slot_list, fresh.slot_list);
   EXPECT_EQ(plan.paths, fresh.paths);
@@ -106,8 +110,7 @@ TEST(AttentionPlan, IsMadeAgainWithoutNewMemory) {
 // The first half of the workers are one consumer of each block.
 TEST(AttentionPlan, GivesFewSplitsABlockEach) {
   for (const int64_t len : {900, 2048, 16384}) {
-    AttentionPlan plan;
-    plan_attention(plan, std::vector<PlannedRun>{chain(8, len, 8, 0)}, 4, 128, false, 264);
+    const AttentionPlan plan = planned({chain(8, len, 8, 0)}, 4, 128, false, 264);
     const int splits = 8 * int((len + kSplitEntries - 1) / kSplitEntries);
     ASSERT_LE(splits, 132);
     ASSERT_EQ(plan.worker_items[132], splits);
@@ -116,16 +119,14 @@ TEST(AttentionPlan, GivesFewSplitsABlockEach) {
 }
 
 TEST(AttentionPlan, CutsWhatIsReadAgainIntoLongItems) {
-  AttentionPlan plan;
-  plan_attention(plan, std::vector<PlannedRun>{chain(8, 32768, 64, 0)}, 4, 128, true, 132);
+  const AttentionPlan plan = planned({chain(8, 32768, 64, 0)}, 4, 128, true, 132);
   for (const AttentionItemDevice& item : plan.items) ASSERT_EQ(item.num_splits, 4);
 }
 
 // A partial a super-split, but for a last turn that too few workers would have; the longest first.
 TEST(AttentionPlan, CutsSuperSplitsOnlyWhereMostWorkersWouldWait) {
   for (const auto& [len, whole, halves] : {std::tuple{131072, 512u, 0u}, {90112, 264u, 176u}}) {
-    AttentionPlan plan;
-    plan_attention(plan, std::vector<PlannedRun>(4, chain(8, len, 8, 0)), 4, 128, false, 264);
+    const AttentionPlan plan = planned(std::vector<PlannedRun>(4, chain(8, len, 8, 0)), 4, 128, false, 264);
     ASSERT_EQ(plan.items.size(), whole + halves);
     for (size_t i = 0; i < plan.items.size(); ++i) ASSERT_EQ(plan.items[i].num_splits, i < whole ? kSuperSplits : 4);
     EXPECT_EQ(plan.slot_list.size(), whole + halves / 2 * 5);  // halves that begin no super-split leave four
@@ -156,8 +157,7 @@ TEST(AttentionPlan, BeginsAtTheFirstEntryAndKeepsATileForRowsThatReadNothing) {
     PlannedRun run = chain(2, rows + int64_t(random() % 30000), rows, i % 2 ? 0 : 700);
     run.first = int64_t(random() % uint32_t(run.last.back() + 300));
     for (const int workers : {1, 7, 264}) expect_every_split_once({run}, 4, paired, workers);
-    AttentionPlan plan;
-    plan_attention(plan, std::vector<PlannedRun>{run}, 4, 64, paired, 7);
+    const AttentionPlan plan = planned({run}, 4, 64, paired, 7);
     for (const AttentionItemDevice& item : plan.items) {
       ASSERT_LT(item.block_begin, item.block_end);
       ASSERT_TRUE(run.first > run.last[0] || item.block_begin >= run.first / kPageLen);
@@ -170,8 +170,7 @@ TEST(AttentionPlan, GivesARowOfATreeThePathOfOneLeafBelowIt) {
   PlannedRun run;
   run.kv_heads = 1, run.parents = {-1, 0, 1, 1, 0, 4}, run.tree_entry = 100;
   run.rows = {0, 1, 2, 3, 4, 5}, run.last = {100, 101, 102, 102, 101, 102};
-  AttentionPlan plan;
-  plan_attention(plan, std::vector<PlannedRun>{run}, 1, 64, false, 4);
+  const AttentionPlan plan = planned({run}, 1, 64, false, 4);
   ASSERT_EQ(plan.leaves.size(), 3u);
   for (size_t row = 0; row < 6; ++row) {
     const LeafDevice& leaf = plan.leaves[plan.leaf_of_row[0][row]];
@@ -197,8 +196,7 @@ TEST(AttentionPlan, DealsOutThePathsOfATree) {
       run.parents.push_back(parent), run.rows.push_back(row);
       run.last.push_back(parent < 0 ? int32_t(run.tree_entry) : run.last[parent] + 1);
     }
-    AttentionPlan plan;
-    plan_attention(plan, std::vector<PlannedRun>{run}, 4, 64, paired, 132);
+    const AttentionPlan plan = planned({run}, 4, 64, paired, 132);
     std::map<std::pair<int, int>, std::vector<int>> stored;  // by KV head and row: splits
     size_t parts = 0;
     for (const AttentionItemDevice& item : plan.items) {

@@ -27,30 +27,29 @@ void mix(uint64_t& hash, uint64_t value) {  // FNV's multiplication over words, 
 }
 
 Result<std::unique_ptr<Commands>> Commands::make() {
-  std::unique_ptr<Commands> commands(new Commands);
-  const auto failed = [](cudaError_t code) { return code != cudaSuccess; };
-  if (const auto code = cudaStreamCreateWithFlags(&commands->stream_, cudaStreamNonBlocking); failed(code))
-    return cuda_error(code, "starting on the device");
-  if (const auto code = cudaMalloc(&commands->device_, kArgsBytes + kDataBytes); failed(code))
-    return cuda_error(code, "taking memory for the arguments of kernels");
-  for (cudaEvent_t* event : {&commands->marked_, &commands->done_})
-    if (const auto code = cudaEventCreate(event); failed(code)) return cuda_error(code, "making an event");
-  commands->ring_.resize(kRing);
-  for (Staging& slot : commands->ring_) {
-    if (const auto code = cudaMallocHost(&slot.host, kArgsBytes + kDataBytes); failed(code))
-      return cuda_error(code, "taking pinned host memory");
-    if (const auto code = cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming); failed(code))
-      return cuda_error(code, "making an event");
+  std::unique_ptr<Commands> made(new Commands);
+  Commands& c = *made;
+  cudaError_t code = cudaSuccess;  // of the first call that fails
+  const char* doing = "";
+  const auto then = [&](const char* what, const auto& call) {
+    if (code == cudaSuccess) code = call(), doing = what;
+  };
+  constexpr const char* kEvent = "making an event";
+  then("starting on the device", [&] { return cudaStreamCreateWithFlags(&c.stream_, cudaStreamNonBlocking); });
+  then("taking memory for the arguments of kernels", [&] { return cudaMalloc(&c.device_, kArgsBytes + kDataBytes); });
+  for (cudaEvent_t* event : {&c.marked_, &c.done_}) then(kEvent, [&] { return cudaEventCreate(event); });
+  c.ring_.resize(kRing);
+  for (Staging& slot : c.ring_) {
+    then("taking pinned host memory", [&] { return cudaMallocHost(&slot.host, kArgsBytes + kDataBytes); });
+    then(kEvent, [&] { return cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming); });
   }
-  if (const auto code = cudaMalloc(&commands->workspace_, kLeastWorkspace); failed(code))
-    return cuda_error(code, "taking scratch memory");
-  commands->workspace_bytes_ = kLeastWorkspace;
-  if (const auto code = cudaMalloc(&commands->packed_, kPackedBytes); failed(code))
-    return cuda_error(code, "taking scratch memory");
-  if (const auto code = cudaMalloc(&commands->ones_, kOnesBytes); failed(code)) return cuda_error(code, "taking scratch memory");
-  if (const auto code = cudaMemsetAsync(commands->ones_, 0xff, kOnesBytes, commands->stream_); failed(code))
-    return cuda_error(code, "filling scratch memory");
-  return commands;
+  then(kTakingScratch, [&] { return cudaMalloc(&c.workspace_, kLeastWorkspace); });
+  c.workspace_bytes_ = kLeastWorkspace;
+  then(kTakingScratch, [&] { return cudaMalloc(&c.packed_, kPackedBytes); });
+  then(kTakingScratch, [&] { return cudaMalloc(&c.ones_, kOnesBytes); });
+  then("filling scratch memory", [&] { return cudaMemsetAsync(c.ones_, 0xff, kOnesBytes, c.stream_); });
+  if (code != cudaSuccess) return cuda_error(code, doing);
+  return made;
 }
 
 Commands::~Commands() {

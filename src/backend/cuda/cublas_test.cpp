@@ -3,12 +3,11 @@
 #include <dlfcn.h>
 
 #include <cmath>
-#include <random>
+#include <numeric>
 
-#include "backend/cuda/device_test.h"
+#include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/weights.h"
-#include "base/half.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
@@ -16,28 +15,25 @@
 namespace hunch {
 namespace {
 
-using test::DeviceArray;
-using test::view;
+using namespace test;
 
-#define HUNCH_BLAS(name) decltype(&name) name##_ = nullptr
-class CudaOracle : public testing::Test {
+void* open_library() {
+  void* library = nullptr;
+  for (const char* file : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
+    if (!library) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  return library;
+}
+
+// A function of the library; null without it.
+#define HUNCH_BLAS(name) decltype(&name) name##_ = reinterpret_cast<decltype(&name)>(find(#name))
+class CudaOracle : public CommandsTest<> {
  protected:
   void SetUp() override {
-    HUNCH_NEEDS_DEVICE();
-    for (const char* file : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
-      if (!library_) library_ = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    CommandsTest::SetUp();
+    if (IsSkipped()) return;
     if (!library_) GTEST_SKIP() << "no libcublasLt.so";
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library_, name));
-      ASSERT_TRUE(function) << name;
-    };
-#define HUNCH_FIND(name) find(name##_, #name)
-    HUNCH_FIND(cublasLtCreate), HUNCH_FIND(cublasLtDestroy), HUNCH_FIND(cublasLtMatmul);
-    HUNCH_FIND(cublasLtMatmulDescCreate), HUNCH_FIND(cublasLtMatmulDescDestroy), HUNCH_FIND(cublasLtMatmulDescSetAttribute);
-    HUNCH_FIND(cublasLtMatrixLayoutCreate), HUNCH_FIND(cublasLtMatrixLayoutDestroy);
-    if (HasFatalFailure()) return;
+    ASSERT_TRUE(missing_.empty()) << missing_;
     ASSERT_EQ(cublasLtCreate_(&blas_), CUBLAS_STATUS_SUCCESS);
-    commands_ = Commands::make().value();
   }
   void TearDown() override {
     if (blas_) (void)cublasLtDestroy_(blas_);
@@ -45,8 +41,7 @@ class CudaOracle : public testing::Test {
   }
 
   // [rows][n] of x [rows][k] and w [n][k], both bf16.
-  std::vector<float> multiplied(
-      const std::vector<uint16_t>& w, const std::vector<uint16_t>& x, int64_t n, int64_t k, int64_t rows) {
+  Floats multiplied(const std::vector<uint16_t>& w, const std::vector<uint16_t>& x, int64_t n, int64_t k, int64_t rows) {
     const DeviceArray<uint16_t> weights(w), in(x);
     const DeviceArray<float> out(rows * n);
     const float one = 1, zero = 0;
@@ -69,10 +64,14 @@ class CudaOracle : public testing::Test {
     return out.get();
   }
 
-  std::unique_ptr<Commands> commands_;
-
  private:
-  void* library_ = nullptr;
+  void* find(const char* name) {
+    void* const found = library_ ? dlsym(library_, name) : nullptr;
+    if (!found) missing_ = name;
+    return found;
+  }
+  void* const library_ = have_device() ? open_library() : nullptr;
+  std::string missing_;
   cublasLtHandle_t blas_ = nullptr;
   HUNCH_BLAS(cublasLtCreate);
   HUNCH_BLAS(cublasLtDestroy);
@@ -95,21 +94,22 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
   const auto below = [&](int64_t most) { return 1 + int64_t(random() % uint64_t(most)); };
   const int64_t row_counts[] = {1, 4, 8, 15, 32, 64, 77, 128, 224, 400, 1030, 1500};
   // Whose operands are their elements rounded to bf16.
-  const DType encodings[] = {DType::BF16, DType::Q8_0, DType::F8_E4M3, DType::F16};
+  using enum DType;
+  const DType encodings[] = {BF16, Q8_0, F8_E4M3, F16};
   for (size_t i = 0; i < std::size(row_counts); ++i) {
     const int64_t rows = row_counts[i], n = 4 * below(i % 4 == 1 ? 3000 : 1100), k = 32 * below(i % 4 == 2 ? 300 : 130);
     const auto weight = random_weight(encodings[i % std::size(encodings)], n, k, i, 0.05f);
     ASSERT_TRUE(weight);
-    std::vector<int32_t> ids(n);
-    for (size_t id = 0; id < ids.size(); ++id) ids[id] = int32_t(id);
-    std::vector<float> values(rows * k);
+    Ints ids(n);
+    std::iota(ids.begin(), ids.end(), 0);
+    Floats values(rows * k);
     for (float& value : values) value = normal(random);
     const DeviceArray<int32_t> list(ids);
     const DeviceArray<float> x(values), elements(size_t(n * k)), out(rows * n);
     const Product products[] = {{weight.get(), nullptr, view(out, rows, n)}};
-    enqueue_embed(*commands_, {view(list, n), weight.get(), view(elements, n, k)});
-    enqueue_matmul(*commands_, {view(x, rows, k), products});
-    ASSERT_TRUE(commands_->wait().ok());
+    enqueue_embed(*commands, {view(list, n), weight.get(), view(elements, n, k)});
+    enqueue_matmul(*commands, {view(x, rows, k), products});
+    finish();
 
     std::vector<uint16_t> w, in;
     for (const float value : elements.get()) w.push_back(f32_to_bf16(value));
@@ -127,7 +127,7 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
 }
 
 }
-}  // namespace hunch
+}
 #else
 TEST(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) { GTEST_SKIP() << "built without cublasLt.h"; }
 #endif

@@ -127,6 +127,17 @@ bool meet(const A& a, const B& b) {
   return a.data < end(b) && b.data < end(a);
 }
 
+// Whether a copy reads or writes some of a view.
+template <class Args, class V>
+bool touches(const Args& copy, const V& view) {
+  return meet(copy.to, view) || meet(copy.from, view);
+}
+// Whether a copy reads what one kept so far writes, or writes what that reads or writes.
+template <class Args>
+bool depends(const std::vector<Args>& kept, const Args& args) {
+  return std::ranges::any_of(kept, [&](const Args& other) { return touches(other, args.to) || meet(args.from, other.to); });
+}
+
 Commands& CudaBackend::next_op() {
   commands_->begin_op();
   if (!token_copies_.empty()) enqueue_copy_tokens(*commands_, token_copies_);
@@ -218,38 +229,34 @@ void CudaBackend::replay(const std::function<void()>& body) {
 }
 
 void CudaBackend::matmul(const MatmulArgs& args) {
-  const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.x) || std::ranges::any_of(args.products, [&](const Product& product) {
-      return meet(copy.to, product.out) || meet(copy.from, product.out);
-    });
+  const auto concerned = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.x) ||
+        std::ranges::any_of(args.products, [&](const Product& product) { return touches(copy, product.out); });
   };
-  enqueue_matmul(next_op_beside(touches), args);
+  enqueue_matmul(next_op_beside(concerned), args);
   for (const Product& product : args.products) counters_.weight_bytes += product.weight->bytes;
 }
 
 void CudaBackend::feed_forward(const FeedForwardArgs& args) {
-  const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.x) || meet(copy.to, args.out) || meet(copy.from, args.out) || meet(copy.from, args.gate_out) ||
-        meet(copy.to, args.gate_out);
+  const auto concerned = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.x) || touches(copy, args.out) || touches(copy, args.gate_out);
   };
-  if (!enqueue_feed_forward(next_op_beside(touches), args)) return Backend::feed_forward(args);
+  if (!enqueue_feed_forward(next_op_beside(concerned), args)) return Backend::feed_forward(args);
   counters_.weight_bytes += args.gate->bytes + args.up->bytes + args.down->bytes;
 }
 
 void CudaBackend::embed(const EmbedArgs& args) { enqueue_embed(next_op(), args); }
 
 void CudaBackend::norm(const NormArgs& args) {
-  const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.x) || meet(copy.to, args.out) || meet(copy.from, args.out);
-  };
-  enqueue_norm(next_op_beside(touches), args);
+  const auto concerned = [&](const CopyRowsArgs& copy) { return meet(copy.to, args.x) || touches(copy, args.out); };
+  enqueue_norm(next_op_beside(concerned), args);
 }
 
 void CudaBackend::gate(const GateArgs& args) {
-  const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.gate) || meet(copy.to, args.up) || meet(copy.to, args.out) || meet(copy.from, args.out);
+  const auto concerned = [&](const CopyRowsArgs& copy) {
+    return meet(copy.to, args.gate) || meet(copy.to, args.up) || touches(copy, args.out);
   };
-  enqueue_gate(next_op_beside(touches), args);
+  enqueue_gate(next_op_beside(concerned), args);
 }
 
 void CudaBackend::rope_angles(const RopeAnglesArgs& args) { enqueue_rope_angles(next_op(), args); }
@@ -265,10 +272,8 @@ void CudaBackend::rope(const RopeArgs& args) {  // of heads without keys
 // copies has to do with the rest.
 void CudaBackend::ready_heads(const ReadyHeadsArgs& args) {
   if (args.q.extent[0] == 0) return;
-  const auto touches = [&](const CopyRowsArgs& copy) {
-    return meet(copy.to, args.q) || meet(copy.to, args.k) || meet(copy.from, args.q) || meet(copy.from, args.k);
-  };
-  (void)next_op_beside(touches);
+  const auto concerned = [&](const CopyRowsArgs& copy) { return touches(copy, args.q) || touches(copy, args.k); };
+  (void)next_op_beside(concerned);
   heads_ = args;
 }
 
@@ -308,15 +313,12 @@ void CudaBackend::score_keys(const ScoreKeysArgs& args) {
 
 void CudaBackend::top_k(const TopKArgs& args) {
   if (!args.scores.data) return enqueue_ends(next_op(), args);
-  if (!is_hopper()) {
-    chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
-    return host_.top_k(next_op(), args);
-  }
+  chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
+  if (!is_hopper()) return host_.top_k(next_op(), args);
   const float* end = args.scores.data + args.scores.stride[0] * (args.scores.extent[0] - 1) + args.n;
   kept_first_ = choices_.empty() ? args.scores.data : std::min(kept_first_, args.scores.data);
   kept_end_ = choices_.empty() ? end : std::max(kept_end_, end);
   choices_.push_back(args);
-  chosen_bytes_ += size_t(args.scores.extent[0] * args.n) * sizeof(float);
 }
 
 void CudaBackend::reduce_scores(const ReduceScoresArgs& args) {
@@ -328,27 +330,18 @@ void CudaBackend::split_signs(const SplitSignsArgs& args) { enqueue_split_signs(
 
 // Of copies kept together none may read what another one writes.
 void CudaBackend::copy_rows(const CopyRowsArgs& args) {
-  const auto end = [](const auto& x) { return x.data + x.stride[0] * (x.extent[0] - 1) + x.extent[1]; };
-  const bool depends = std::ranges::any_of(copies_, [&](const CopyRowsArgs& other) {
-    return (args.from.data < end(other.to) && other.to.data < end(args.from)) ||
-        (args.to.data < end(other.from) && other.from.data < end(args.to)) ||
-        (args.to.data < end(other.to) && other.to.data < end(args.to));
-  });
-  const bool apart = heads_ && !meet(args.to, heads_->q) && !meet(args.to, heads_->k) && !meet(args.from, heads_->q) &&
-      !meet(args.from, heads_->k) &&
+  const bool apart = heads_ && !touches(args, heads_->q) && !touches(args, heads_->k) &&
       std::ranges::none_of(stores_, [&](const StoreKvArgs& store) { return meet(args.to, store.k) || meet(args.to, store.v); });
-  if (depends || copies_.size() == kMostKept || (!apart && (heads_ || !stores_.empty())) || !samples_.empty()) (void)next_op();
+  if (depends(copies_, args) || copies_.size() == kMostKept || (!apart && (heads_ || !stores_.empty())) || !samples_.empty())
+    (void)next_op();
   copies_.push_back(args);
 }
 
 // Those of all sequences go together. An index may be gone when the next op comes.
 void CudaBackend::copy_tokens(const CopyTokensArgs& args) {
   if (args.to.extent[0] == 0) return;
-  const bool depends = std::ranges::any_of(token_copies_, [&](const CopyTokensArgs& other) {
-    return meet(args.from, other.to) || meet(args.to, other.from) || meet(args.to, other.to);
-  });
   const bool kept = heads_ || !stores_.empty() || !copies_.empty() || !samples_.empty();
-  if (depends || kept || token_copies_.size() == kMostKept) (void)next_op();
+  if (depends(token_copies_, args) || kept || token_copies_.size() == kMostKept) (void)next_op();
   token_copies_.push_back(args);
   if (!args.index.empty()) (void)next_op();
 }

@@ -7,9 +7,9 @@
 namespace hunch {
 namespace {
 
-using test::KvPair, test::KvShape;
+using namespace test;
 
-class CudaAttentionOracle : public test::FolderTest {};
+class CudaAttentionOracle : public FolderTest {};
 
 TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
   HUNCH_NEEDS_DEVICE();
@@ -17,19 +17,19 @@ TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
   std::string command = std::string("python3 ") + (carried ? carried : HUNCH_ROOT) + "/src/backend/cuda/cudnn_attention.py";
   auto commands = Commands::make().value();
   CudaAttention attention;
-  for (const KvShape shape : {KvShape{DType::BF16, 2, 4, 128}, KvShape{DType::BF16, 1, 8, 64}})
+  for (const KvShape shape : {KvShape{DType::BF16, 2, 4, 128}, {DType::BF16, 1, 8, 64}})
     for (const auto& [len, rows] : std::initializer_list<std::pair<int64_t, int64_t>>{
              {70, 1}, {700, 1}, {5000, 1}, {5000, 8}, {9300, 12}, {2100, 65}, {1300, 1300}}) {
       KvPair kv(*commands, shape, len);
-      const auto request = test::chunk(shape, len - rows, rows);
-      const auto out = test::attend(commands.get(), &attention, {&kv}, {request})[0].out;
+      const auto request = chunk(shape, len - rows, rows);
+      const auto out = attend(commands.get(), &attention, {&kv}, {request})[0].out;
       std::string bytes;
       const auto add = [&](const auto& values) {
         bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]);
       };
-      add(std::vector<int32_t>{int32_t(len), int32_t(rows), shape.kv_heads, shape.group, shape.head_dim});
+      add(Ints{int32_t(len), int32_t(rows), shape.kv_heads, shape.group, shape.head_dim});
       for (const auto& values : {kv.keys(1), kv.values(1), request.q, out}) add(values);
-      const auto name = std::to_string(shape.head_dim) + "-" + std::to_string(len) + "-" + std::to_string(rows);
+      const auto name = (testing::Message() << shape.head_dim << "-" << len << "-" << rows).GetString();
       put(name, bytes);
       command += " '" + at(name) + "'";
     }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -34,24 +35,29 @@ inline bool left_out() {
 template <class T>
 class DeviceArray {
  public:
-  explicit DeviceArray(size_t count) : count_(count) { HUNCH_CUDA_CHECK(cudaMalloc(&data_, count * sizeof(T) + 16)); }
-  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    HUNCH_CUDA_CHECK(copy_to_device(data_, values.data(), count_ * sizeof(T)));
+  DeviceArray() = default;
+  explicit DeviceArray(size_t count) : count_(count) {
+    void* data = nullptr;
+    HUNCH_CUDA_CHECK(cudaMalloc(&data, count * sizeof(T) + 16));
+    data_.reset(static_cast<T*>(data));
   }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  T* data() const { return data_; }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
+    HUNCH_CUDA_CHECK(copy_to_device(data(), values.data(), count_ * sizeof(T)));
+  }
+  T* data() const { return data_.get(); }
   size_t size() const { return count_; }
   std::vector<T> get() const {  // after Commands::wait()
     std::vector<T> values(count_);
-    HUNCH_CUDA_CHECK(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
+    HUNCH_CUDA_CHECK(cudaMemcpy(values.data(), data(), count_ * sizeof(T), cudaMemcpyDeviceToHost));
     return values;
   }
 
  private:
-  T* data_ = nullptr;
-  size_t count_;
+  struct Free {
+    void operator()(T* data) const { (void)cudaFree(data); }
+  };
+  std::unique_ptr<T, Free> data_;
+  size_t count_ = 0;
 };
 
 }

@@ -3,6 +3,7 @@
 #include <set>
 #include <sstream>
 
+#include "backend/cuda/device_test.h"
 #include "backend/cuda/experts.h"
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/weights.h"
@@ -10,29 +11,13 @@
 namespace hunch {
 namespace {
 
+using test::DeviceArray, test::view;
+
 struct Layer {
   int64_t hidden, width, experts, per_row;
 };
 constexpr Layer kQwen{2048, 768, 128, 8}, kGptOss{2880, 2880, 32, 4};
 constexpr int kRepeats = 20, kInList = 8;  // calls in one list, each with ids of its own: weights come from memory
-
-class DeviceBytes {
- public:
-  explicit DeviceBytes(size_t bytes) {
-    HUNCH_CUDA_CHECK(cudaMalloc(&data_, bytes));
-    HUNCH_CUDA_CHECK(cudaMemset(data_, 0, bytes));
-  }
-  ~DeviceBytes() { (void)cudaFree(data_); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-};
 
 void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector<KernelRow>& out) {
   const int64_t hidden = layer.hidden, width = layer.width, num_experts = layer.experts, per_row = layer.per_row;
@@ -51,8 +36,9 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
   const size_t expert_bytes = experts[0].gate->bytes + experts[0].up->bytes + experts[0].down->bytes;
   std::mt19937 random(1);
   for (const int64_t rows : {1, 2, 5, 8, 32, 100, 512, 2048}) {
-    const DeviceBytes x(size_t(rows * hidden) * 4), y(size_t(rows * hidden) * 4), shares(size_t(rows * per_row) * 4);
-    const DeviceBytes ids(size_t(kInList * rows * per_row) * 4), counts(2 * sizeof(ExpertsRead));
+    const auto zeros = [](int64_t n) { return DeviceArray(std::vector<float>(size_t(n))); };
+    const DeviceArray<float> x = zeros(rows * hidden), y = zeros(rows * hidden), shares = zeros(rows * per_row);
+    const DeviceArray counts(std::vector<ExpertsRead>(2));
     std::vector<int32_t> drawn;
     size_t distinct = 0;
     for (int call = 0; call < kInList; ++call) {
@@ -64,17 +50,15 @@ void bench_type(Commands& commands, const Layer& layer, DType dtype, std::vector
       }
       distinct += used.size();
     }
-    HUNCH_CUDA_CHECK(copy_to_device(ids.as<int32_t>(), drawn.data(), drawn.size() * sizeof(int32_t)));
-    ExpertsArgs args{.x = View<const float, 2>(x.as<float>(), rows, hidden),
-        .shares = View<const float, 2>(shares.as<float>(), rows, per_row),
-        .experts = experts,
-        .out = View<float, 2>(y.as<float>(), rows, hidden)};
+    const DeviceArray ids(drawn);
+    ExpertsArgs args{
+        .x = view(x, rows, hidden), .shares = view(shares, rows, per_row), .experts = experts, .out = view(y, rows, hidden)};
     args.gate = View<float, 2>(nullptr, rows, width);  // scratch that the device does not use
     ExpertTables tables;
     const double ms = time_commands(commands, kRepeats, [&] {
       for (int call = 0; call < kInList; ++call) {
-        args.ids = View<const int32_t, 2>(ids.as<int32_t>() + call * rows * per_row, rows, per_row);
-        enqueue_experts(commands, tables, args, counts.as<ExpertsRead>(), counts.as<ExpertsRead>() + 1);
+        args.ids = View<const int32_t, 2>(ids.data() + call * rows * per_row, rows, per_row);
+        enqueue_experts(commands, tables, args, counts.data(), counts.data() + 1);
       }
     });
     std::ostringstream name;

@@ -8,26 +8,17 @@
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
 #include "backend/cuda/weights.h"
-#include "backend/reference/reference_backend.h"
-#include "backend/test_inputs.h"
-#include "base/half.h"
-#include "checkpoint/quantise.h"
 
 namespace hunch {
 namespace {
 
-using test::strided;
-using test::view;
+using namespace test;
+using enum DType;
 
-using test::DeviceArray;
-
-using test::gaussian;
-
-using CudaRoute = test::CommandsTest<>;
+using CudaRoute = CommandsTest<>;
 
 // Logits in steps of a quarter: many ties, and no two that rounding could exchange.
 TEST_F(CudaRoute, ChoosesTheExpertsOfTheReference) {
-  ReferenceBackend reference;
   const int64_t rows = 37;
   struct Form {
     Routing routing;
@@ -44,55 +35,54 @@ TEST_F(CudaRoute, ChoosesTheExpertsOfTheReference) {
         for (int64_t e = 0; e < n; ++e) logits[stride + e] = e == n / 2 ? 100 : -200;  // all others underflow
         logits[2 * stride + n - 1] = NAN;
         for (int64_t e = 0; e < n; ++e) logits[3 * stride + e] = 1.5f;
-        DeviceArray<float> device(logits), shares(std::vector<float>(size_t(rows * out_stride), -1.0f)), alone(k);
-        DeviceArray<int32_t> ids(Ints(size_t(rows * out_stride), -1)), id(k);
+        DeviceArray<float> device(logits), shares(Floats(rows * out_stride, -1.0f)), alone(k);
+        DeviceArray<int32_t> ids(Ints(rows * out_stride, -1)), id(k);
         Ints want_ids(rows * out_stride, -1);
-        std::vector<float> want(rows * out_stride, -1.0f);
-        enqueue_route(*commands,
-            {.logits = strided<const float>(device.data(), rows, n, stride),
-                .routing = routing,
-                .normalise = normalise,
-                .ids = strided(ids.data(), rows, k, out_stride),
-                .shares = strided(shares.data(), rows, k, out_stride)});
-        enqueue_route(*commands,
-            {.logits = strided<const float>(device.data() + 5 * stride, 1, n, stride),
-                .routing = routing,
-                .normalise = normalise,
-                .ids = strided(id.data(), 1, k, k),
-                .shares = strided(alone.data(), 1, k, k)});
-        ASSERT_TRUE(commands->wait().ok());
-        reference.route({.logits = strided<const float>(logits.data(), rows, n, stride),
-            .routing = routing,
-            .normalise = normalise,
-            .ids = strided(want_ids.data(), rows, k, out_stride),
-            .shares = strided(want.data(), rows, k, out_stride)});
+        Floats want(rows * out_stride, -1.0f);
+        const auto args = [&](const float* from, int64_t of, int32_t* to_ids, float* to_shares, int64_t to_stride) {
+          return RouteArgs{.logits = strided(from, of, n, stride),
+              .routing = routing,
+              .normalise = normalise,
+              .ids = strided(to_ids, of, k, to_stride),
+              .shares = strided(to_shares, of, k, to_stride)};
+        };
+        enqueue_route(*commands, args(device.data(), rows, ids.data(), shares.data(), out_stride));
+        enqueue_route(*commands, args(device.data() + 5 * stride, 1, id.data(), alone.data(), k));
+        finish();
+        reference.route(args(logits.data(), rows, want_ids.data(), want.data(), out_stride));
         ASSERT_EQ(ids.get(), want_ids) << k << " of " << n;
-        const auto got = shares.get(), got_alone = alone.get();
+        const auto got = shares.get();
         for (size_t i = 0; i < want.size(); ++i) {
           ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << k << " of " << n << ", element " << i;
           if (!std::isnan(want[i]))
             ASSERT_NEAR(got[i], want[i], 4e-6 * std::abs(want[i])) << k << " of " << n << ", element " << i;
         }
-        ASSERT_EQ(std::memcmp(got_alone.data(), got.data() + 5 * out_stride, k * sizeof(float)), 0);
+        ASSERT_TRUE(stands_at(alone.get(), got, 5 * out_stride));
       }
 }
 
 constexpr int64_t kHidden = 512, kWidth = 224, kExperts = 11, kPerRow = 4,
                   kRows = 300;  // more rows than go at a time, unless grouped
 
+struct Encodings {
+  Encodings(DType all) : Encodings(all, all, all) {}
+  Encodings(DType gate, DType up, DType down) : gate(gate), up(up), down(down) {}
+  DType gate, up, down;
+};
+
 // The same experts on the device and on the reference; gate and up may differ in encoding. Of MXFP4 as gpt-oss has them.
 struct Experts {
-  Experts(DType gate, DType up, DType down)
-      : clamp(gate == DType::MXFP4 ? GateClamp{1.5f, 1.702f} : GateClamp{}),
+  explicit Experts(const Encodings& of)
+      : clamp(of.gate == MXFP4 ? GateClamp{1.5f, 1.702f} : GateClamp{}),
         biases(gaussian(kExperts * (2 * kWidth + kHidden), 77)),
         device_biases(biases) {
     for (int64_t e = 0; e < kExperts; ++e) {
-      add(gate, kWidth, kHidden, uint32_t(3 * e)), add(up, kWidth, kHidden, uint32_t(3 * e + 1));
-      add(down, kHidden, kWidth, uint32_t(3 * e + 2));
+      add(of.gate, kWidth, kHidden, uint32_t(3 * e)), add(of.up, kWidth, kHidden, uint32_t(3 * e + 1));
+      add(of.down, kHidden, kWidth, uint32_t(3 * e + 2));
       const size_t at = 3 * e;
       experts.push_back({weights[at].get(), weights[at + 1].get(), weights[at + 2].get()});
       exact.push_back({plain[at].get(), plain[at + 1].get(), plain[at + 2].get()});
-      if (gate != DType::MXFP4) continue;
+      if (of.gate != MXFP4) continue;
       const auto add_biases = [&](Expert& expert, const float* all) {
         expert.gate_bias = all + e * kWidth, expert.up_bias = all + (kExperts + e) * kWidth;
         expert.down_bias = all + 2 * kExperts * kWidth + e * kHidden;
@@ -106,13 +96,13 @@ struct Experts {
     std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
     quantise_row(dtype, values.data(), bytes.data(), std::ssize(values));
     Tensor tensor{.dtype = dtype, .shape = {out, in}, .data = bytes.data(), .bytes = bytes.size()};
-    const std::vector<float> ones((out + 127) / 128 * ((in + 127) / 128), 1.0f);
-    if (dtype == DType::F8_E4M3) tensor.scales = {ones.data(), 128, 128};
+    const Floats ones((out + 127) / 128 * ((in + 127) / 128), 1.0f);
+    if (dtype == F8_E4M3) tensor.scales = {ones.data(), 128, 128};
     weights.push_back(load_cuda_weight(tensor)), plain.push_back(reference.load_weight(tensor));
   }
   ReferenceBackend reference;
   GateClamp clamp;
-  std::vector<float> biases;  // [experts][width] twice, [experts][hidden]
+  Floats biases;  // [experts][width] twice, [experts][hidden]
   DeviceArray<float> device_biases;
   std::vector<std::unique_ptr<Weight>> weights, plain;
   std::vector<Expert> experts, exact;
@@ -132,17 +122,16 @@ struct Routed {
     }
     for (int64_t r = 6; r < kRows; r += 7) ids[r * kPerRow + r % kPerRow] = -1;  // left out
   }
-  std::vector<float> x, shares, base;
+  Floats x, shares, base;
   Ints ids;
 };
 
-class CudaExperts : public testing::Test {
+class CudaExperts : public CommandsTest<> {
  protected:
   void SetUp() override {
-    HUNCH_NEEDS_DEVICE();
-    commands = Commands::make().value();
-    total = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
-    seen = std::make_unique<DeviceArray<ExpertsRead>>(std::vector<ExpertsRead>(1));
+    CommandsTest::SetUp();
+    if (IsSkipped()) return;
+    total = DeviceArray(std::vector<ExpertsRead>(1)), seen = DeviceArray(std::vector<ExpertsRead>(1));
   }
   ExpertsArgs args(const std::vector<Expert>& experts, GateClamp clamp, const float* x, const int32_t* ids, const float* shares,
       float* out, int64_t rows) {
@@ -168,42 +157,34 @@ class CudaExperts : public testing::Test {
     enqueue_experts(*commands, to,
         args(experts.experts, experts.clamp, d.x.data() + first * kHidden, d.ids.data() + first * kPerRow,
             d.shares.data() + first * kPerRow, d.out.data() + first * kHidden, rows),
-        total->data(), seen->data());
+        total.data(), seen.data());
   }
-  std::vector<float> run(const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
+  Floats run(const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
     return run(tables, experts, routed, first, rows);
   }
-  std::vector<float> run(ExpertTables& tables, const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
+  Floats run(ExpertTables& tables, const Experts& experts, const Routed& routed, int64_t first, int64_t rows) {
     constexpr size_t kWorkspace = size_t(1) << 24;  // what a call does not write there is NaN; the copies below wait for that
     HUNCH_CUDA_CHECK(cudaMemset(commands->workspace(kWorkspace), 0xff, kWorkspace));
     const OnDevice device(routed);
     enqueue(tables, experts, device, first, rows);
-    EXPECT_TRUE(commands->wait().ok());
-    const std::vector<float> all = device.out.get();
-    return {all.begin() + first * kHidden, all.begin() + (first + rows) * kHidden};
+    finish();
+    return part_of(device.out.get(), first * kHidden, rows * kHidden);
   }
-  std::unique_ptr<Commands> commands;
   ExpertTables tables;
-  std::vector<float> scratch;
+  Floats scratch;
   // The copy for the host is device memory here: where it lies does not matter to kernels.
-  std::unique_ptr<DeviceArray<ExpertsRead>> total, seen;
+  DeviceArray<ExpertsRead> total, seen;
 };
 
-struct Encodings {
-  DType gate, up, down;
-};
 // First where a kernel is asked for the least shared memory.
-constexpr Encodings kEncodings[] = {{DType::BF16, DType::Q8_0, DType::Q4_0}, {DType::F32, DType::F32, DType::F32},
-    {DType::F16, DType::F16, DType::F16}, {DType::BF16, DType::BF16, DType::BF16}, {DType::Q8_0, DType::Q8_0, DType::Q8_0},
-    {DType::Q4_0, DType::Q4_0, DType::Q4_0}, {DType::Q4_K, DType::Q4_K, DType::Q8_0},
-    {DType::F8_E4M3, DType::F8_E4M3, DType::F8_E4M3}, {DType::MXFP4, DType::MXFP4, DType::MXFP4}};
+const Encodings kEncodings[] = {{BF16, Q8_0, Q4_0}, F32, F16, BF16, Q8_0, Q4_0, {Q4_K, Q4_K, Q8_0}, F8_E4M3, MXFP4};
 
 TEST_F(CudaExperts, AreNearTheReference) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
-    Experts experts(e.gate, e.up, e.down);
-    for (const int64_t rows : {int64_t(1), int64_t(2), int64_t(9), int64_t(40), kRows}) {
-      std::vector<float> want(routed.base.begin(), routed.base.begin() + rows * kHidden);
+    Experts experts(e);
+    for (const int64_t rows : std::initializer_list<int64_t>{1, 2, 9, 40, kRows}) {
+      Floats want = part_of(routed.base, 0, rows * kHidden);
       experts.reference.experts(
           args(experts.exact, experts.clamp, routed.x.data(), routed.ids.data(), routed.shares.data(), want.data(), rows));
       const auto got = run(experts, routed, 0, rows);
@@ -218,9 +199,9 @@ TEST_F(CudaExperts, AreNearTheReference) {
 TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
-    const Experts experts(e.gate, e.up, e.down);
+    const Experts experts(e);
     const auto got = run(experts, routed, 0, kRows);
-    std::vector<float> want = routed.base;
+    Floats want = routed.base;
     const DeviceArray<float> x(routed.x), gate(kRows * kWidth), up(kRows * kWidth), y(kRows * kHidden);
     const View<float, 2> g(gate.data(), kRows, kWidth), u(up.data(), kRows, kWidth);
     for (size_t id = 0; id < experts.experts.size(); ++id) {  // every row by every expert
@@ -230,7 +211,7 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
       enqueue_gate(*commands, {.gate = g, .up = u, .out = g, .clamp = experts.clamp});
       const Product down[] = {{expert.down, expert.down_bias, view(y, kRows, kHidden)}};
       enqueue_matmul(*commands, {view(gate, kRows, kWidth), down}, ActivationPath::Plain);
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       const auto all = y.get();
       for (int64_t r = 0; r < kRows; ++r)
         for (int64_t slot = 0; slot < kPerRow; ++slot) {
@@ -239,20 +220,19 @@ TEST_F(CudaExperts, HaveTheBitsOfProductsOneByOne) {
             want[j] = std::fma(routed.shares[r * kPerRow + slot], all[j], want[j]);
         }
     }
-    ASSERT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0) << dtype_info(e.gate).name;
+    ASSERT_TRUE(same_bits(got, want)) << dtype_info(e.gate).name;
   }
 }
 
 TEST_F(CudaExperts, GiveARowTheSameBitsInAnyCompany) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
-    const Experts experts(e.gate, e.up, e.down);
+    const Experts experts(e);
     const auto all = run(experts, routed, 0, kRows);
     for (const auto& [first, rows] :
         {std::pair<int64_t, int64_t>{0, 1}, {7, 2}, {20, 5}, {30, 17}, {250, 20}, {3, 256}, {299, 1}}) {
       const auto some = run(experts, routed, first, rows);
-      ASSERT_EQ(std::memcmp(some.data(), all.data() + first * kHidden, some.size() * sizeof(float)), 0)
-          << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
+      ASSERT_TRUE(stands_at(some, all, first * kHidden)) << dtype_info(e.gate).name << ", " << rows << " rows from " << first;
     }
   }
 }
@@ -261,20 +241,16 @@ TEST_F(CudaExperts, OfALongPromptHaveTheBitsOfAShortOne) {
   constexpr int64_t kTimes = 8;
   const Routed once;
   Routed all = once;
-  for (int64_t i = 1; i < kTimes; ++i) {
-    all.x.insert(all.x.end(), once.x.begin(), once.x.end()), all.ids.insert(all.ids.end(), once.ids.begin(), once.ids.end());
-    all.shares.insert(all.shares.end(), once.shares.begin(), once.shares.end());
-    all.base.insert(all.base.end(), once.base.begin(), once.base.end());
-  }
-  const Experts experts(DType::MXFP4, DType::MXFP4, DType::MXFP4);
+  for (int64_t i = 1; i < kTimes; ++i)
+    append(all.x, once.x), append(all.ids, once.ids), append(all.shares, once.shares), append(all.base, once.base);
+  const Experts experts(MXFP4);
   const auto want = run(experts, once, 0, kRows), got = run(experts, all, 0, kTimes * kRows);
-  for (int64_t i = 0; i < kTimes; ++i)
-    EXPECT_EQ(std::memcmp(got.data() + i * kRows * kHidden, want.data(), want.size() * sizeof(float)), 0) << i;
+  for (int64_t i = 0; i < kTimes; ++i) EXPECT_TRUE(stands_at(want, got, i * kRows * kHidden)) << i;
 }
 
 TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {
   const Routed routed;
-  Experts experts(DType::BF16, DType::BF16, DType::BF16);
+  Experts experts(BF16);
   const auto before = run(experts, routed, 0, 2);
   std::swap(experts.experts[0], experts.experts[1]);
   ExpertTables fresh;
@@ -287,18 +263,18 @@ TEST_F(CudaExperts, NoticeOtherExpertsWhereTheirListWas) {
 TEST_F(CudaExperts, InOneListHaveTheBitsOfOneCall) {
   const Routed routed;
   for (const Encodings& e : kEncodings) {
-    const Experts experts(e.gate, e.up, e.down);
+    const Experts experts(e);
     const OnDevice device(routed);
     for (int64_t first = 0, rows = 1; first < kRows; first += rows, rows = std::min(rows % 9 + 1, kRows - first))
       enqueue(tables, experts, device, first, rows);
-    ASSERT_TRUE(commands->wait().ok());
+    finish();
     EXPECT_EQ(device.out.get(), run(experts, routed, 0, kRows)) << dtype_info(e.gate).name;
   }
 }
 
 TEST_F(CudaExperts, CountWhatTheyRead) {
   const Routed routed;
-  const Experts experts(DType::BF16, DType::BF16, DType::Q8_0);
+  const Experts experts({BF16, BF16, Q8_0});
   const uint64_t bytes = experts.experts[0].gate->bytes + experts.experts[0].up->bytes + experts.experts[0].down->bytes;
   uint64_t before = 0;
   for (const int64_t rows : {1, 2, 100}) {
@@ -306,7 +282,7 @@ TEST_F(CudaExperts, CountWhatTheyRead) {
     std::set<int32_t> read_by(routed.ids.begin(), routed.ids.begin() + rows * kPerRow);
     read_by.erase(-1);
     before += read_by.size();
-    const ExpertsRead read = seen->get()[0];
+    const ExpertsRead read = seen.get()[0];
     EXPECT_EQ(read.experts, before);
     EXPECT_EQ(read.bytes, before * bytes);
   }

@@ -2,23 +2,20 @@
 #include "backend/cuda/host_ops.h"
 
 #include "backend/cuda/commands_fixture.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::DeviceArray;
-using test::view;
+using namespace test;
 
 constexpr int64_t kRows = 3, kVocab = 500;
 
-std::vector<float> gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2); }
+Floats gaussian(size_t n) { return test::gaussian(int64_t(n), 3, 2); }
 
-class HostOpsTest : public test::CommandsTest<> {
+class HostOpsTest : public CommandsTest<> {
  protected:
-  const std::vector<float> values = gaussian(kRows * kVocab);
+  const Floats values = gaussian(kRows * kVocab);
   const View<const float, 2> on_host{view(values, kRows, kVocab)};
-  ReferenceBackend reference;
   HostOps ops;
 };
 
@@ -39,7 +36,7 @@ TEST_F(HostOpsTest, SampleTheTokensOfTheReference) {
   const DeviceArray<int32_t> tokens(kRows);
   const Ints positions = {5, 6, 7};
   Ints want_tokens(kRows);
-  std::vector<float> want_probs(kRows * kVocab);
+  Floats want_probs(kRows * kVocab);
   SampleArgs args{.logits = on_host, .key = {.seed = 9}, .positions = view(positions, kRows)};
   args.tokens = view(want_tokens, kRows), args.probs = view(want_probs, kRows, kVocab);
   reference.sample(args);
@@ -54,7 +51,7 @@ TEST_F(HostOpsTest, LookUpTheLogProbabilitiesOfTheReference) {
   const DeviceArray<float> logits(values), found(kRows), top_values(kRows * 4);
   const Ints ids = {1, 499, 77};
   const DeviceArray<int32_t> wanted(ids), top_ids(kRows * 4);
-  std::vector<float> want_values(kRows), want_top(kRows * 4);
+  Floats want_values(kRows), want_top(kRows * 4);
   Ints want_ids(kRows * 4);
   LogProbsArgs args{.logits = on_host, .ids = view(ids, kRows), .count = 4};
   args.values = view(want_values, kRows);

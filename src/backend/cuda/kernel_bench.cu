@@ -1,11 +1,14 @@
 // See kernel_bench.h: what the device's memory gives, and how long a list of kernels takes.
 #include "backend/cuda/kernel_bench.h"
 
+#include "backend/cuda/device_test.h"
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/wgmma.h"
 
 namespace hunch {
 namespace {
+
+using test::DeviceArray;
 
 struct CopyDevice {
   const uint4* from;  // null: write only
@@ -109,39 +112,32 @@ Ceilings measure_ceilings() {
   Ceilings ceilings;
   constexpr int64_t kBytes = int64_t(4) << 30;
   auto commands = std::move(*Commands::make());
-  void *from = nullptr, *to = nullptr;
-  HUNCH_CUDA_CHECK(cudaMalloc(&from, kBytes));
-  HUNCH_CUDA_CHECK(cudaMalloc(&to, kBytes));
-  HUNCH_CUDA_CHECK(cudaMemset(from, 1, kBytes));
+  const DeviceArray<uint4> from(kBytes / 16), to(kBytes / 16);
+  HUNCH_CUDA_CHECK(cudaMemset(from.data(), 1, kBytes));
   HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
   for (const bool copy : {false, true}) {
     double best = 1e9;
     for (const int per_sm : {1, 2, 4}) {
-      const CopyDevice device{static_cast<const uint4*>(from), copy ? static_cast<uint4*>(to) : nullptr, kBytes / 16};
+      const CopyDevice device{from.data(), copy ? to.data() : nullptr, kBytes / 16};
       best = std::min(best, time_commands(*commands, 5, [&] {
         commands->launch(stream_kernel, {.blocks = dim3(unsigned(device_facts().num_sms * per_sm)), .threads = 512}, device);
       }));
     }
     (copy ? ceilings.copy_bytes : ceilings.read_bytes) = double(kBytes) * (copy ? 2 : 1) / best * 1e3;
   }
-  HUNCH_CUDA_CHECK(cudaFree(from));
-  HUNCH_CUDA_CHECK(cudaFree(to));
   if (is_hopper()) ceilings.bf16_flops = tensor_flops(*commands);
   return ceilings;
 }
 
 KernelRow bench_scores_stream(Commands& commands, int64_t bytes, std::string name) {
-  void* memory = nullptr;
-  HUNCH_CUDA_CHECK(cudaMalloc(&memory, size_t(bytes)));
-  HUNCH_CUDA_CHECK(cudaMemset(memory, 1, size_t(bytes)));
-  auto* values = static_cast<uint4*>(memory);
+  const DeviceArray<uint4> memory(size_t(bytes / 16));
+  HUNCH_CUDA_CHECK(cudaMemset(memory.data(), 1, size_t(bytes)));
   const Grid grid{.blocks = dim3(unsigned(device_facts().num_sms * 2)), .threads = 512};
   KernelRow row{.name = std::move(name), .bytes = 2.0 * double(bytes)};
   row.ms = time_commands(commands, 9, [&] {
-    commands.launch(stream_kernel, grid, CopyDevice{nullptr, values, bytes / 16});
-    commands.launch(stream_kernel, grid, CopyDevice{values, nullptr, bytes / 16});
+    commands.launch(stream_kernel, grid, CopyDevice{nullptr, memory.data(), bytes / 16});
+    commands.launch(stream_kernel, grid, CopyDevice{memory.data(), nullptr, bytes / 16});
   });
-  HUNCH_CUDA_CHECK(cudaFree(memory));
   return row;
 }
 

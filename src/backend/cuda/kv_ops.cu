@@ -172,8 +172,10 @@ __global__ void bounds_kernel(const BoundsDevice* args) {
   }
 }
 
-unsigned blocks_of(int64_t warps) { return unsigned(std::max<int64_t>(1, (warps + kWarps - 1) / kWarps)); }
-unsigned fixed_blocks() { return unsigned(device_facts().num_sms) * 8; }
+Grid grid_of(int64_t warps, int64_t calls = 1) {
+  return {.blocks = dim3(unsigned(std::max<int64_t>(1, (warps + kWarps - 1) / kWarps)), unsigned(calls)), .threads = kThreads};
+}
+Grid fixed_grid() { return {.blocks = dim3(unsigned(device_facts().num_sms) * 8), .threads = kThreads}; }
 
 }
 
@@ -187,8 +189,8 @@ void enqueue_store_kv(Commands& commands, std::span<const StoreKvArgs> calls) {
     most = std::max(most, rows * args.k.extent[1] * 2);
   }
   if (devices.empty()) return;
-  commands.launch(store_kernel, {.blocks = dim3(blocks_of(most), unsigned(devices.size())), .threads = kThreads},
-      StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
+  commands.launch(
+      store_kernel, grid_of(most, std::ssize(devices)), StoresDevice{commands.data(std::span<const StoreDevice>(devices))});
   commands.wrote_rows();
 }
 
@@ -200,7 +202,7 @@ void enqueue_gather_kv(Commands& commands, const GatherKvArgs& args) {
   const GatherDevice device{from, to, commands.data(args.from.pages), commands.data(args.to.pages), args.index.data,
       args.index.extent[0] == 1 ? 0 : args.index.stride[0], args.index.extent[1], args.tail_first,
       args.index.extent[1] + args.tail_last - args.tail_first};
-  commands.launch(gather_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
+  commands.launch(gather_kernel, fixed_grid(), device);
   commands.wrote_cache();
 }
 
@@ -212,8 +214,7 @@ void enqueue_move_kv(Commands& commands, const MoveKvArgs& args) {
   HUNCH_CHECK(kv_row_bytes(plane.dtype, plane.head_dim) % 4 == 0);
   const MoveDevice device{plane, plane.head_bytes * plane.kv_heads, commands.data(args.kv.pages), commands.data(args.from),
       commands.data(args.to), args.kv.store->layers, int(args.from.size())};
-  commands.launch(
-      move_kernel, {.blocks = dim3(blocks_of(int64_t(args.kv.store->layers) * plane.kv_heads)), .threads = kThreads}, device);
+  commands.launch(move_kernel, grid_of(int64_t(args.kv.store->layers) * plane.kv_heads), device);
   commands.wrote_cache();
 }
 
@@ -242,7 +243,7 @@ void enqueue_page_bounds(Commands& commands, const PageBoundsArgs& args) {
   commands.begin_op();
   const BoundsDevice device{from, to, commands.data(args.from.pages), commands.data(args.to.pages), args.first_page,
       args.last_page - args.first_page, args.page_len, args.means};
-  commands.launch(bounds_kernel, {.blocks = dim3(fixed_blocks()), .threads = kThreads}, device);
+  commands.launch(bounds_kernel, fixed_grid(), device);
   commands.wrote_cache();
 }
 

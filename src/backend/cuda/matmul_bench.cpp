@@ -2,6 +2,7 @@
 // bound, many rows against the tensor cores.
 #include <fmt/format.h>
 
+#include "backend/cuda/device_test.h"
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
@@ -9,6 +10,9 @@
 
 namespace hunch {
 namespace {
+
+using test::DeviceArray, test::view;
+using enum DType;
 
 constexpr int kLayers = 8;
 
@@ -43,32 +47,26 @@ class Products {
       l.gate = make(12288, 4096), l.up = make(12288, 4096), l.down = make(4096, 12288);
       layers_.push_back(std::move(l));
     }
-    HUNCH_CUDA_CHECK(cudaMalloc(&memory_, kMostRows * (12288 + 28672) * sizeof(float)));
-    HUNCH_CUDA_CHECK(cudaMalloc(&norm_, 4096 * sizeof(float)));
-    fill_activations(norm_, 4096);
-    fill_activations(memory_, kMostRows * 12288);
-    HUNCH_CUDA_CHECK(cudaMemset(memory_ + kMostRows * 12288, 0, kMostRows * 28672 * sizeof(float)));
+    fill_activations(norm_.data(), 4096);
+    fill_activations(memory_.data(), kMostRows * 12288);
+    HUNCH_CUDA_CHECK(cudaMemset(memory_.data() + kMostRows * 12288, 0, kMostRows * 28672 * sizeof(float)));
     HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
-  }
-  ~Products() {
-    (void)cudaFree(memory_);
-    (void)cudaFree(norm_);
   }
 
   // `chain`: with the ops whose rows they take, which pack them.
   void run(int64_t rows, bool chain) {
-    const auto x = [&](int64_t k) { return View<const float, 2>(memory_, rows, k); };
-    float* to = memory_ + kMostRows * 12288;
+    const auto x = [&](int64_t k) { return view(memory_, rows, k); };
+    float* to = memory_.data() + kMostRows * 12288;
     const auto out = [&](int64_t at, int64_t n) { return View<float, 2>(to + at * rows, rows, n); };
     for (const Layer& l : layers_) {
-      const Product qkv[] = {
-          {l.q.get(), nullptr, out(0, 4096)}, {l.k.get(), nullptr, out(4096, 1024)}, {l.v.get(), nullptr, out(5120, 1024)}};
-      const Product o[] = {{l.o.get(), nullptr, out(0, 4096)}};
-      const Product both[] = {{l.gate.get(), nullptr, out(0, 12288)}, {l.up.get(), nullptr, out(12288, 12288)}};
-      const Product down[] = {{l.down.get(), nullptr, out(0, 4096)}};
-      const View<float, 2> in(memory_, rows, 4096);
+      const auto product = [&](const std::unique_ptr<Weight>& weight, int64_t at) {
+        return Product{weight.get(), nullptr, out(at, weight->out_dim)};
+      };
+      const Product qkv[] = {product(l.q, 0), product(l.k, 4096), product(l.v, 5120)}, o[] = {product(l.o, 0)};
+      const Product both[] = {product(l.gate, 0), product(l.up, 12288)}, down[] = {product(l.down, 0)};
+      const View<float, 2> in = x(4096);
       const auto norm = [&] {
-        if (chain) enqueue_norm(commands_, {.x = in, .weight = norm_, .out = in});
+        if (chain) enqueue_norm(commands_, {.x = in, .weight = norm_.data(), .out = in});
       };
       norm();
       enqueue_matmul(commands_, {x(4096), qkv});
@@ -79,8 +77,7 @@ class Products {
               commands_, {x(4096), l.gate.get(), l.up.get(), l.down.get(), out(4096, 12288), out(16384, 12288), out(0, 4096)}))
         continue;
       enqueue_matmul(commands_, {x(4096), both});
-      if (chain)
-        enqueue_gate(commands_, {.gate = out(0, 12288), .up = out(12288, 12288), .out = View<float, 2>(memory_, rows, 12288)});
+      if (chain) enqueue_gate(commands_, {.gate = out(0, 12288), .up = out(12288, 12288), .out = x(12288)});
       enqueue_matmul(commands_, {x(12288), down, true});
     }
   }
@@ -92,8 +89,7 @@ class Products {
   Commands& commands_;
   uint64_t seed_ = 1;
   std::vector<Layer> layers_;
-  float* memory_ = nullptr;  // x, then out
-  float* norm_ = nullptr;
+  const DeviceArray<float> memory_{size_t(kMostRows * (12288 + 28672))}, norm_{4096};  // x, then out
   double bytes_ = 0, parameters_ = 0;
 };
 
@@ -104,33 +100,30 @@ std::vector<KernelRow> bench_products(Commands& commands) {
   const auto add = [&](std::string name, double bytes, double flops, double ms) {
     rows.push_back({std::move(name), bytes, flops, ms});
   };
-  for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0, DType::Q4_K, DType::Q6_K, DType::F8_E4M3}) {
+  for (const DType dtype : {BF16, Q8_0, Q4_0, Q4_K, Q6_K, F8_E4M3}) {
     Products products(commands, dtype, kLayers);
     const std::string_view name = dtype_info(dtype).name;
-    const bool plain = dtype == DType::BF16;
+    const auto measure = [&](int n, bool chain, int repeats) {
+      add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
+          2.0 * n * products.parameters(), time_commands(commands, repeats, [&] { products.run(n, chain); }));
+    };
     for (const bool chain : {false, true})
-      for (const int n : {1, 4, 8, 16, 32, 64, 96, 128, 160, 224, 256}) {
-        add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
-            2 * n * products.parameters(), time_commands(commands, 12, [&] { products.run(n, chain); }));
-      }
-    for (const int n : plain ? std::vector<int>{512, 2048, 8192} : std::vector<int>{512, 2048})
+      for (const int n : {1, 4, 8, 16, 32, 64, 96, 128, 160, 224, 256}) measure(n, chain, 12);
+    for (const int n : {512, 2048, 8192})
       for (const bool chain : {false, true})
-        add(fmt::format("products{}: {} rows, 8 layers, {}", chain ? ", norms, gate" : "", n, name), products.bytes(),
-            2.0 * n * products.parameters(), time_commands(commands, 4, [&] { products.run(n, chain); }));
+        if (n <= 2048 || dtype == BF16) measure(n, chain, 4);
   }
-  for (const DType dtype : {DType::BF16, DType::Q8_0, DType::Q4_0}) {
+  for (const DType dtype : {BF16, Q8_0, Q4_0}) {
     const auto head = random_weight(dtype, 151936, 4096, 1, 0.02f);
-    float* memory;
-    HUNCH_CUDA_CHECK(cudaMalloc(&memory, 64 * (4096 + 151936) * sizeof(float)));
-    fill_activations(memory, 64 * 4096);
+    const DeviceArray<float> memory(64 * (4096 + 151936));
+    fill_activations(memory.data(), 64 * 4096);
     for (const int n : {1, 8, 64}) {
-      const Product product[] = {{head.get(), nullptr, View<float, 2>(memory + 64 * 4096, n, 151936)}};
+      const Product product[] = {{head.get(), nullptr, View<float, 2>(memory.data() + 64 * 4096, n, 151936)}};
       add(fmt::format("products: {} rows, head 4096 -> 151936, {}", n, dtype_info(dtype).name), double(head->bytes),
           2.0 * n * 151936 * 4096, time_commands(commands, 12, [&] {
-            enqueue_matmul(commands, {View<const float, 2>(memory, n, 4096), product});
+            enqueue_matmul(commands, {view(memory, n, 4096), product});
           }));
     }
-    (void)cudaFree(memory);
   }
   return rows;
 }

@@ -2,42 +2,43 @@
 #include "backend/cuda/matmul.h"
 #include "backend/cuda/rows.h"
 
+#include <numeric>
+
 #include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/weights.h"
-#include "backend/reference/reference_backend.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::DeviceArray, test::gaussian, test::kEncodings;
-using test::view;
+using namespace test;
+using enum DType;
 
 struct Matrix : test::Matrix {
   Matrix(DType dtype, int64_t out_dim, int64_t in_dim, uint32_t seed = 1) : test::Matrix(dtype, out_dim, in_dim, seed, true) {}
 };
 
-class CudaMatmul : public test::CommandsTest<testing::TestWithParam<DType>> {
+class CudaMatmul : public CommandsTest<testing::TestWithParam<DType>> {
  protected:
   // Rows first .. first + rows - 1 of x.
-  std::vector<float> product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows,
-      const float* bias = nullptr, bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
-    DeviceArray<float> out(std::vector<float>(size_t(rows * weight.out_dim), 0.25f));
+  Floats product(const Weight& weight, const DeviceArray<float>& x, int64_t first, int64_t rows, const float* bias = nullptr,
+      bool accumulate = false, ActivationPath path = ActivationPath::Auto) {
+    DeviceArray<float> out(Floats(rows * weight.out_dim, 0.25f));
     const Product products[] = {{&weight, bias, view(out, rows, weight.out_dim)}};
     enqueue_matmul(
         *commands, {View<const float, 2>(x.data() + first * weight.in_dim, rows, weight.in_dim), products, accumulate}, path);
-    EXPECT_TRUE(commands->wait().ok());
+    finish();
     return out.get();
   }
-  std::vector<float> embedded(const Weight& weight, const Ints& ids) {
+  Floats embedded(const Weight& weight, const Ints& ids) {
     DeviceArray<int32_t> list(ids);
     const int64_t rows = std::ssize(ids);
     DeviceArray<float> out(rows * weight.in_dim);
     enqueue_embed(*commands, {view(list, rows), &weight, view(out, rows, weight.in_dim)});
-    EXPECT_TRUE(commands->wait().ok());
+    finish();
     return out.get();
   }
 };
+constexpr ActivationPath kPaths[] = {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk};
 class CudaEncodings : public CudaMatmul {};
 std::string name_of(const testing::TestParamInfo<DType>& info) { return std::string(dtype_info(info.param).name); }
 INSTANTIATE_TEST_SUITE_P(Encodings, CudaEncodings, testing::ValuesIn(kEncodings), name_of);
@@ -45,14 +46,20 @@ INSTANTIATE_TEST_SUITE_P(Encodings, CudaEncodings, testing::ValuesIn(kEncodings)
 // Relative to the terms of a sum: rounding of sums, and of weights where they do not fit into bf16.
 double tolerance(DType dtype) {
   switch (dtype) {
-    case DType::F32: return 2e-5;
-    case DType::MXFP4:
-    case DType::BF16: return 4e-6;
-    case DType::Q8_0:
-    case DType::F8_E4M3:
-    case DType::F16: return 0.0025;
+    case F32: return 2e-5;
+    case MXFP4:
+    case BF16: return 4e-6;
+    case Q8_0:
+    case F8_E4M3:
+    case F16: return 0.0025;
     default: return 0.008;
   }
+}
+
+Ints first_ids(int32_t count) {
+  Ints ids(count);
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
 }
 
 float rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
@@ -64,13 +71,12 @@ TEST_P(CudaEncodings, AreNearPlainLoopsForEveryShape) {
       {1, 256}, {63, 512}, {64, 256}, {65, 256}, {200, 1024}, {130, 2304}, {70, 4096}};
   if (block == 1) shapes.insert(shapes.end(), {{3, 1}, {5, 7}, {80, 33}, {100, 64}, {40, 1100}, {40, 2060}});
   if (block == 32) shapes.insert(shapes.end(), {{3, 32}, {80, 96}, {100, 288}, {40, 2080}});
-  ReferenceBackend reference;
   for (const auto& [n, k] : shapes) {
     const Matrix matrix(dtype, n, k);
     const auto exact = reference.load_weight(matrix.tensor), weight = load_cuda_weight(matrix.tensor);
     ASSERT_TRUE(weight);
     for (const int64_t rows : {1, 9, 40, 70, 600}) {
-      if ((rows == 600 && n > 65) || test::left_out()) continue;
+      if ((rows == 600 && n > 65) || left_out()) continue;
       const auto x = gaussian(rows * k), bias = gaussian(n, 5);
       const DeviceArray<float> in(x), device_bias(bias);
       for (const bool accumulate : {false, true}) {
@@ -101,16 +107,14 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
   const std::pair<int64_t, int64_t> shapes[] = {
       {4096, 4096}, {1024, 4096}, {12288, 1024}, {512, 1536}, {300, 512}, {4096, 12288}};
   for (const auto& [n, k] : shapes) {
-    if (test::left_out()) continue;
+    if (left_out()) continue;
     const auto weight = random_weight(dtype, n, k, 7, 0.02f);
     ASSERT_TRUE(weight);
     const DeviceArray<float> x(gaussian(kRows * k)), bias(gaussian(n, 5));
     const auto all = product(*weight, x, 0, kRows, bias.data(), true);
     for (const int64_t rows : {1, 2, 7, 8, 9, 16, 17, 32, 33, 48, 64, 65, 96, 128, 129, 160, 192, 200, 256, 257, 512, 513}) {
-      for (const ActivationPath path :
-          {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
-        if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20) || test::left_out())
-          continue;
+      for (const ActivationPath path : kPaths) {
+        if (rows > (path == ActivationPath::Packed ? 8 : path == ActivationPath::Plain ? 65 : 1 << 20) || left_out()) continue;
         const int64_t first = rows == 1 ? 77 : 5 * rows % (kRows - rows);
         const auto some = product(*weight, x, first, rows, bias.data(), true, path);
         int64_t different = 0, at = -1;
@@ -127,7 +131,6 @@ TEST_P(CudaEncodings, GiveARowTheSameBitsInAnyCompany) {
 TEST_P(CudaEncodings, EmbedTheDequantiser) {
   const DType dtype = GetParam();
   const Matrix matrix(dtype, 70, 512);
-  ReferenceBackend reference;
   const auto table = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
   Ints ids;
   for (int32_t id = 71; id >= -2; --id) ids.push_back(id);
@@ -136,8 +139,8 @@ TEST_P(CudaEncodings, EmbedTheDequantiser) {
     for (size_t j = 0; j < 512; ++j) {
       const bool known = ids[r] >= 0 && ids[r] < 70;
       const float want = known ? static_cast<const ReferenceWeight&>(*exact).row(ids[r])[j] : 0.0f, value = got[r * 512 + j];
-      if (dtype == DType::F32) ASSERT_NEAR(value, want, std::abs(want) * 0x1p-16);
-      else if (dtype == DType::F16) ASSERT_EQ(value, rounded(want));
+      if (dtype == F32) ASSERT_NEAR(value, want, std::abs(want) * 0x1p-16);
+      else if (dtype == F16) ASSERT_EQ(value, rounded(want));
       else ASSERT_EQ(value, want) << "row " << ids[r] << " input " << j;
     }
 }
@@ -169,7 +172,7 @@ TEST_P(CudaEncodings, RandomWeightsHaveTheirSpread) {
 }
 
 using CudaProducts = CudaMatmul;
-INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(DType::BF16));
+INSTANTIATE_TEST_SUITE_P(Once, CudaProducts, testing::Values(BF16));
 
 // Gated rows are never stored as floats.
 TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
@@ -177,16 +180,16 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
   std::vector<std::array<int64_t, 3>> shapes = {{2048, 512, 12288}, {1031, 4096, 8448}, {300, 1024, 33280}, {4, 4096, 12288}};
   for (const int64_t rows : {2, 3, 4, 5, 8, 9, 16, 20, 33, 48, 64, 65, 100, 130, 192, 200, 256})
     shapes.push_back({rows, 1000, 8448});
-  for (const DType type : {DType::BF16, DType::Q8_0, DType::Q4_K, DType::MXFP4})
+  for (const DType type : {BF16, Q8_0, Q4_K, MXFP4})
     for (const auto& [rows, dim, width] : shapes) {
       if (is_coded(type) && rows < 1000) continue;  // their products take no gate then
       const auto gate = random_weight(type, width, dim, 1, 0.1f), up = random_weight(type, width, dim, 2, 0.1f);
       const auto down = random_weight(type, dim, width, 3, 0.1f);
-      const DeviceArray<float> x(gaussian(rows * dim)), scale(std::vector<float>(size_t(dim), 1.0f)), normed(rows * dim);
+      const DeviceArray<float> x(gaussian(rows * dim)), scale(Floats(dim, 1.0f)), normed(rows * dim);
       DeviceArray<float> between(size_t(2 * rows * width));
       const View<float, 2> gate_out(between.data(), rows, width), up_out(between.data() + rows * width, rows, width);
       const View<const float, 2> before(x.data(), rows, dim), in(rows % 4 ? x.data() : normed.data(), rows, dim);
-      std::vector<float> got[2];
+      Floats got[2];
       for (const bool together : {false, true}) {
         DeviceArray<float> out(gaussian(rows * dim, 9));
         const View<float, 2> to(out.data(), rows, dim);
@@ -200,7 +203,7 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
           enqueue_gate(*commands, {.gate = gate_out, .up = up_out, .out = gate_out});
           enqueue_matmul(*commands, {gate_out, last, true});
         }
-        ASSERT_TRUE(commands->wait().ok());
+        finish();
         got[together] = out.get();
       }
       EXPECT_EQ(got[0], got[1]) << rows << " rows";
@@ -210,26 +213,24 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
 // What is too small for a normal float is added alike: as zero.
 TEST_P(CudaProducts, AddTinyResidualsAlike) {
   constexpr int64_t kRows = 9, kDim = 256;
-  const auto weight = random_weight(DType::BF16, kDim, kDim, 4, 1);
-  const DeviceArray<float> x(std::vector<float>(size_t(kRows * kDim), 0x1p-126f));
-  std::vector<float> first;
-  for (const ActivationPath path : {ActivationPath::Auto, ActivationPath::Packed, ActivationPath::Plain, ActivationPath::Chunk}) {
-    DeviceArray<float> out(std::vector<float>(size_t(kRows * kDim), -0x1p-130f));
+  const auto weight = random_weight(BF16, kDim, kDim, 4, 1);
+  const DeviceArray<float> x(Floats(kRows * kDim, 0x1p-126f));
+  Floats first;
+  for (const ActivationPath path : kPaths) {
+    DeviceArray<float> out(Floats(kRows * kDim, -0x1p-130f));
     const Product products[] = {{weight.get(), nullptr, view(out, kRows, kDim)}};
     enqueue_matmul(*commands, {view(x, kRows, kDim), products, true}, path);
-    ASSERT_TRUE(commands->wait().ok());
+    finish();
     if (first.empty()) first = out.get();
-    EXPECT_EQ(std::memcmp(first.data(), out.get().data(), first.size() * sizeof(float)), 0) << int(path);
+    EXPECT_TRUE(same_bits(first, out.get())) << int(path);
   }
 }
 
 // Embedding look-ups show every element as packed.
 TEST_P(CudaProducts, TakesTheScalesOfFp8ByMatrixRowAndBlock) {
-  ReferenceBackend reference;
-  Ints ids(300);
-  for (int32_t id = 0; id < 300; ++id) ids[id] = id;
+  const Ints ids = first_ids(300);
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{300, 400}, {1, 400}, {128, 128}}) {
-    Matrix matrix(DType::F8_E4M3, 300, 400);
+    Matrix matrix(F8_E4M3, 300, 400);
     matrix.scale_by(rows, columns);
     const auto weight = load_cuda_weight(matrix.tensor), exact = reference.load_weight(matrix.tensor);
     ASSERT_TRUE(weight);
@@ -244,15 +245,12 @@ TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
   std::vector<std::byte> codes(2 * kRows * kInputs / 2), scales(2 * kRows * kInputs / 32);
   for (std::byte& code : codes) code = std::byte(random());
   for (std::byte& scale : scales) scale = std::byte(90 + random() % 51);
-  Tensor tensor{.dtype = DType::MXFP4, .shape = {kRows, kInputs}, .data = codes.data() + kInputs / 2};
+  Tensor tensor{.dtype = MXFP4, .shape = {kRows, kInputs}, .data = codes.data() + kInputs / 2};
   tensor.split = {scales.data() + kInputs / 32, 2};
-  ReferenceBackend reference;
   const auto weight = load_cuda_weight(tensor), exact = reference.load_weight(tensor);
-  const std::vector<float>& want = static_cast<const ReferenceWeight&>(*exact).values;
-  Ints ids(kRows);
-  for (int32_t id = 0; id < kRows; ++id) ids[id] = id;
-  EXPECT_EQ(embedded(*weight, ids), want);
-  std::vector<float> units(kInputs * kInputs);
+  const Floats& want = static_cast<const ReferenceWeight&>(*exact).values;
+  EXPECT_EQ(embedded(*weight, first_ids(kRows)), want);
+  Floats units(kInputs * kInputs);
   for (int64_t i = 0; i < kInputs; ++i) units[i * kInputs + i] = 1;
   const DeviceArray<float> x(units);
   for (const int64_t rows : {1, 8, 20, 64, 192}) {
@@ -264,7 +262,7 @@ TEST_P(CudaProducts, TakesMxfp4ApartForAllItsCodesAndScales) {
 }
 
 TEST_P(CudaProducts, ShowsANanCodeOfFp8InItsFeatureOnly) {
-  Matrix matrix(DType::F8_E4M3, 100, 300);
+  Matrix matrix(F8_E4M3, 100, 300);
   matrix.bytes[17 * 300 + 299] = std::byte(0xff);
   const auto weight = load_cuda_weight(matrix.tensor);
   for (const int64_t rows : {2, 20, 600}) {
@@ -275,29 +273,29 @@ TEST_P(CudaProducts, ShowsANanCodeOfFp8InItsFeatureOnly) {
 
 TEST_P(CudaProducts, OfOneCallEqualThoseAlone) {
   for (const int64_t rows : {1, 8, 20, 64, 130, 250, 1100}) {
-    const std::pair<DType, int64_t> parts[] = {{DType::BF16, 8192}, {DType::BF16, 8000}, {DType::BF16, 1000}, {DType::Q4_0, 1024},
-        {DType::BF16, 1024}, {DType::Q6_K, 70}, {DType::Q4_0, 64}, {DType::BF16, 9000}, {DType::F32, 65}};
+    const std::pair<DType, int64_t> parts[] = {
+        {BF16, 8192}, {BF16, 8000}, {BF16, 1000}, {Q4_0, 1024}, {BF16, 1024}, {Q6_K, 70}, {Q4_0, 64}, {BF16, 9000}, {F32, 65}};
     std::vector<std::unique_ptr<Weight>> weights;
-    std::vector<std::unique_ptr<DeviceArray<float>>> together;
+    std::vector<DeviceArray<float>> together;
     std::vector<Product> products;
     const DeviceArray<float> x(gaussian(rows * 2048));
     for (const auto& [dtype, n] : parts) {
       weights.push_back(random_weight(dtype, n, 2048, uint64_t(n), 0.1f));
-      together.push_back(std::make_unique<DeviceArray<float>>(size_t(rows * n)));
-      products.push_back({weights.back().get(), nullptr, View<float, 2>(together.back()->data(), rows, n)});
+      together.emplace_back(size_t(rows * n));
+      products.push_back({weights.back().get(), nullptr, view(together.back(), rows, n)});
     }
     enqueue_matmul(*commands, {view(x, rows, 2048), products});
-    ASSERT_TRUE(commands->wait().ok());
+    finish();
     for (size_t i = 0; i < weights.size(); ++i)
-      EXPECT_EQ(together[i]->get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
+      EXPECT_EQ(together[i].get(), product(*weights[i], x, 0, rows)) << i << " " << rows;
   }
 }
 
 TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
   constexpr int64_t kWide = 4096, kOutputs = 200;
   const DeviceArray<float> scale(gaussian(kWide, 9));
-  for (const auto& [dtype, inputs] : {std::pair<DType, int64_t>{DType::BF16, kWide}, {DType::F32, kWide}, {DType::Q8_0, kWide},
-           {DType::Q4_K, kWide}, {DType::BF16, 2880}, {DType::Q8_0, 2880}, {DType::BF16, 1000}}) {
+  for (const auto& [dtype, inputs] : {std::pair<DType, int64_t>{BF16, kWide}, {F32, kWide}, {Q8_0, kWide}, {Q4_K, kWide},
+           {BF16, 2880}, {Q8_0, 2880}, {BF16, 1000}}) {
     const auto weight = random_weight(dtype, kOutputs, inputs, 3, 0.02f);
     for (const int64_t rows : {1, 2, 8, 9, 17, 33, 64, 65, 224, 520}) {
       const DeviceArray<float> x(gaussian(rows * inputs)), normed(rows * inputs), gated(rows * inputs), out(rows * kOutputs);
@@ -308,15 +306,15 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
       const GateArgs gate_args{.gate = in, .up = norm, .out = gate};
 
       // What wider rows left behind these is not read.
-      const DeviceArray<float> bad(std::vector<float>(size_t(rows * kWide), NAN));
+      const DeviceArray<float> bad(Floats(rows * kWide, NAN));
       enqueue_norm(*commands, {.x = view(bad, rows, kWide), .weight = scale.data(), .out = view(bad, rows, kWide)});
       enqueue_norm(*commands, norm_args);
       enqueue_matmul(*commands, {norm, products});
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       EXPECT_EQ(out.get(), product(*weight, normed, 0, rows)) << rows << " rows after a norm";
       enqueue_gate(*commands, gate_args);
       enqueue_matmul(*commands, {gate, products});
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       const auto want = product(*weight, gated, 0, rows);
       EXPECT_EQ(out.get(), want) << rows << " rows after a gate";
       // What was packed is not taken for rows that something has written since, nor for others.
@@ -324,21 +322,21 @@ TEST_P(CudaProducts, OfRowsThatAnOpHasPackedEqualThoseOfItsFloats) {
       enqueue_gate(*commands, {.gate = in, .up = norm, .out = gate});
       enqueue_norm(*commands, norm_args);
       enqueue_matmul(*commands, {gate, products});
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       EXPECT_EQ(out.get(), want) << rows << " rows, others packed";
       enqueue_norm(*commands, norm_args);
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       HUNCH_CUDA_CHECK(cudaMemcpy(normed.data(), gated.data(), normed.size() * sizeof(float), cudaMemcpyDeviceToDevice));
       HUNCH_CUDA_CHECK(cudaDeviceSynchronize());
       enqueue_matmul(*commands, {norm, products});
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       EXPECT_EQ(out.get(), want) << rows << " rows, copied";
     }
   }
 }
 
 TEST_P(CudaProducts, OfAVocabularyEqualPlainLoopsWhereSampled) {
-  const auto head = random_weight(DType::BF16, 151936, 4096, 3, 0.02f);
+  const auto head = random_weight(BF16, 151936, 4096, 3, 0.02f);
   const Ints ids = {0, 63, 64, 100000, 151935};
   const auto rows = embedded(*head, ids);
   const auto x = gaussian(5 * 4096);
@@ -352,15 +350,15 @@ TEST_P(CudaProducts, OfAVocabularyEqualPlainLoopsWhereSampled) {
 }
 
 TEST_P(CudaProducts, WriteStridedRowsAndNothingElse) {
-  const auto weight = random_weight(DType::Q8_0, 20, 64, 3, 1);
+  const auto weight = random_weight(Q8_0, 20, 64, 3, 1);
   for (const int64_t stride : {100, 101}) {
     const auto x = gaussian(3 * stride);
-    std::vector<float> dense;
-    for (int64_t r = 0; r < 3; ++r) dense.insert(dense.end(), x.begin() + r * stride, x.begin() + r * stride + 64);
-    const DeviceArray<float> in(x), out(std::vector<float>(3 * 50, -7));
-    const Product products[] = {{weight.get(), nullptr, test::strided(out.data(), 3, 20, 50)}};
-    enqueue_matmul(*commands, {test::strided<const float>(in.data(), 3, 64, stride), products});
-    ASSERT_TRUE(commands->wait().ok());
+    Floats dense;
+    for (int64_t r = 0; r < 3; ++r) append(dense, part_of(x, r * stride, 64));
+    const DeviceArray<float> in(x), out(Floats(3 * 50, -7));
+    const Product products[] = {{weight.get(), nullptr, strided(out.data(), 3, 20, 50)}};
+    enqueue_matmul(*commands, {strided<const float>(in.data(), 3, 64, stride), products});
+    finish();
     const auto want = product(*weight, DeviceArray<float>(dense), 0, 3), got = out.get();
     for (size_t r = 0; r < 3; ++r)
       for (size_t i = 0; i < 50; ++i) EXPECT_EQ(got[r * 50 + i], i < 20 ? want[r * 20 + i] : -7);
@@ -368,9 +366,9 @@ TEST_P(CudaProducts, WriteStridedRowsAndNothingElse) {
 }
 
 TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
-  const auto up = random_weight(DType::BF16, 4096, 2048, 3, 0.02f), down = random_weight(DType::BF16, 2048, 4096, 4, 0.02f);
+  const auto up = random_weight(BF16, 4096, 2048, 3, 0.02f), down = random_weight(BF16, 2048, 4096, 4, 0.02f);
   const DeviceArray<float> x(gaussian(4 * 2048)), middle(4 * 4096), out(4 * 2048);
-  std::vector<float> first;
+  Floats first;
   for (int round = 0; round < 6; ++round) {
     for (int repeat = 0; repeat < 10; ++repeat) {
       const Product a[] = {{up.get(), nullptr, view(middle, 4, 4096)}};
@@ -378,7 +376,7 @@ TEST_P(CudaProducts, StayRightWhenListsOfThemAreReplayed) {
       const Product b[] = {{down.get(), nullptr, view(out, 4, 2048)}};
       enqueue_matmul(*commands, {view(middle, 4, 4096), b});
     }
-    ASSERT_TRUE(commands->wait().ok());
+    finish();
     if (round == 0) first = out.get();
     EXPECT_EQ(out.get(), first);
   }

@@ -44,25 +44,6 @@ void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& 
           (kTrees ? size_t(kNsaBlockChains * 2 * Shared::kBesideBytes) : 0)};
   commands.launch(nsa_kernel<D, kBlock, kTiles, kTrees>, grid, args);
 }
-template <int D, int kBlock, int kTiles>
-void launch_trees(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
-  if (kind.trees) launch<D, kBlock, kTiles, true>(commands, kind, blocks, args);
-  else launch<D, kBlock, kTiles, false>(commands, kind, blocks, args);
-}
-template <int D, int kBlock>
-void launch_tiles(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
-  if (kind.tiles == 1) launch_trees<D, kBlock, 1>(commands, kind, blocks, args);
-  else if (kind.tiles == 2) launch_trees<D, kBlock, 2>(commands, kind, blocks, args);
-  else if constexpr (most_tiles(D) == 4) launch_trees<D, kBlock, 4>(commands, kind, blocks, args);
-}
-template <int D>
-void launch_block(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
-  if constexpr (D == 64) {  // of models that exist
-    if (kind.block == 32) return launch_tiles<D, 32>(commands, kind, blocks, args);
-    if (kind.block == 16) return launch_tiles<D, 16>(commands, kind, blocks, args);
-  }
-  launch_tiles<D, 64>(commands, kind, blocks, args);
-}
 template <int D, int kBlock>
 void launch_chunks(Commands& commands, int owner_words, dim3 blocks, const NsaLaunch& args) {
   using Shared = typename NsaChunk<D, kBlock>::Shared;
@@ -76,9 +57,21 @@ void launch_chunks_of(Commands& commands, int head_dim, int block, int owner_wor
   else if (block == 32) launch_chunks<64, 32>(commands, owner_words, blocks, args);
   else launch_chunks<64, 16>(commands, owner_words, blocks, args);
 }
+// `op` for the one of these numbers that `number` is.
+template <int... kNumbers, class Op>
+void with(int number, const Op& op) {
+  const bool known = ((number == kNumbers && (op.template operator()<kNumbers>(), true)) || ...);
+  HUNCH_CHECK(known);
+}
 void launch_kind(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
-  if (kind.head_dim == 64) launch_block<64>(commands, kind, blocks, args);
-  else launch_block<128>(commands, kind, blocks, args);
+  const auto of_block = [&]<int D, int kBlock>() {
+    with<1, 2, most_tiles(D)>(kind.tiles, [&]<int kTiles>() {
+      if (kind.trees) launch<D, kBlock, kTiles, true>(commands, kind, blocks, args);
+      else launch<D, kBlock, kTiles, false>(commands, kind, blocks, args);
+    });
+  };
+  if (kind.head_dim == 128) return of_block.template operator()<128, 64>();
+  with<64, 32, 16>(kind.block, [&]<int kBlock>() { of_block.template operator()<64, kBlock>(); });  // of models that exist
 }
 
 }
@@ -100,7 +93,7 @@ int most_grouped_rows(int head_dim, int group) {
 }
 
 void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& run, NsaDevice& device) {
-  const auto upload = [&](const std::vector<int32_t>& values) { return commands.data(std::span<const int32_t>(values)); };
+  const auto upload = [&](const auto& values) { return commands.data(std::span(std::as_const(values))); };
   device.raw = run.raw, device.compressed = run.compressed;
   device.raw_pages = commands.data(run.raw_pages), device.compressed_pages = commands.data(run.compressed_pages);
   device.q = run.q.data, device.q_row = run.q.stride[0], device.q_head = run.q.stride[1];
@@ -127,8 +120,8 @@ void CudaNsa::add_run(Commands& commands, const NsaShape& shape, const NsaRows& 
   device.path_stride = leaf_.empty() ? 0 : int32_t(path_rows_.size() / leaf_.size());
   device.num_bundles = int32_t(bundles_.size()), device.num_owned_bundles = int32_t(owned_bundles_.size());
   device.path_of_row = upload(path_of_row_), device.path_rows = upload(path_rows_);
-  device.bundles = commands.data(std::span<const NsaBundle>(bundles_));
-  device.owned_bundles = commands.data(std::span<const NsaBundle>(owned_bundles_));
+  device.bundles = upload(bundles_);
+  device.owned_bundles = upload(owned_bundles_);
   device.beside_rows = upload(beside_rows_), device.path_beside = upload(path_beside_);
   device.owned_path_of_row = upload(owned_path_of_row_), device.path_compressed = upload(path_owned_),
   device.owned_stride = int32_t(owned_stride_);

@@ -15,7 +15,7 @@ constexpr int kHeads = 32, kKvHeads = 8, kDim = 64, kRepeats = 10,
 
 struct Layer {
   KvPlane raw, compressed;
-  std::unique_ptr<test::DeviceArray<uint16_t>> memory[2];
+  test::DeviceArray<uint16_t> memory[2];
 };
 
 struct Draft {
@@ -39,7 +39,7 @@ Draft draft(int entries, int rows, float alike) {
 struct Form {
   const char* name;
   int grouped;
-  bool shared, given, apart;
+  bool shared = false, given = false, apart = false;
 };
 
 double union_share(const std::vector<int32_t>& chosen, int rows, int count, int grouped) {  // blocks read, of rows times count
@@ -76,9 +76,8 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       HUNCH_CUDA_CHECK(cudaMemset(gates.data(), 0, gates.size() * sizeof(float)));
       test::DeviceArray<int32_t> chosen(rows * kKvHeads * settings.sel_count);
       NsaRows run;
-      run.q = View<const float, 3>(q.data(), rows, kHeads, kDim),
-      run.gates = View<const float, 2>(gates.data(), rows, 3 * kHeads);
-      run.out = View<float, 3>(answer.data(), rows, kHeads, kDim), run.positions = x.positions;
+      run.q = test::view(q, rows, kHeads, kDim), run.gates = test::view(gates, rows, 3 * kHeads);
+      run.out = test::view(answer, rows, kHeads, kDim), run.positions = x.positions;
       run.chosen = chosen.data();
       run.raw_pages = raw.table(), run.compressed_pages = compressed.table();
       std::vector<int32_t> parents, owned;
@@ -89,12 +88,12 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
         return time_commands(commands, kRepeats, [&] {
           for (const Layer& layer : layers) {
             mine.raw = layer.raw, mine.compressed = layer.compressed;
-            nsa.enqueue(commands, settings, float(scale), std::span<const NsaRows>(&mine, 1),
+            nsa.enqueue(commands, settings, float(scale), std::span(&mine, 1),
                 {.rows = form.grouped, .shared = form.shared, .apart = form.apart});
           }
         }) / kLayers;
       };
-      const double base = time({"", 1, false, false, true});
+      const double base = time({.grouped = 1, .apart = true});
       const std::vector<int32_t> own = chosen.get();
       const auto add = [&](const Form& form) {
         const double ms = form.apart && form.grouped == 1 ? base : time(form);
@@ -106,13 +105,13 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
         const double bytes = (blocks * settings.sel_block + double(kKvHeads) * (compressed_entries + settings.window)) * kDim * 4;
         out.push_back({.name = name.str(), .bytes = bytes, .ms = ms});
       };
-      add({"branches apart", 1, false, false, true});
+      add({.name = "branches apart", .grouped = 1, .apart = true});
       for (const int grouped : {1, 2, 4, 8, 16}) {
         if (grouped > rows) continue;
-        add({"exact", grouped, false, false, false});
-        add({"exact, reused choice", grouped, false, true, false});
-        add({"shared", grouped, true, false, false});
-        add({"shared, reused choice", grouped, true, true, false});
+        add({"exact", grouped});
+        add({"exact, reused choice", grouped, false, true});
+        add({"shared", grouped, true});
+        add({"shared, reused choice", grouped, true, true});
       }
       if (rows < 16) continue;
       for (int row = 0; row < rows; ++row) {  // a path of five guesses and leaves beside it
@@ -120,7 +119,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
         x.positions[row] = entries + (row < 6 ? row : row % 5 + 1);
       }
       owned.assign(rows, -1);
-      add({"exact, a tree", 16, false, false, false});
+      add({"exact, a tree", 16});
     }
   }
   return out;

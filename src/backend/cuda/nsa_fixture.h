@@ -35,12 +35,14 @@ struct NsaStore {
       x = some[at++ % some.size()];
     }
     head_values = num_pages * kPageLen * 2 * dim;
+    for (int head = 0; head < kv_heads; ++head)  // what is not stored is NaN
+      for (int64_t at = entries; at < num_pages * kPageLen; ++at) std::fill_n(entry(head, at, 0), 2 * dim, uint16_t(0xffff));
     plane.head_dim = dim, plane.kv_heads = kv_heads;
     plane.chunk_bytes = int64_t(kPageLen) * 2 * dim * 2, plane.head_bytes = head_values * 2;
   }
   void show() {  // to the device
-    memory = std::make_unique<DeviceArray<uint16_t>>(values);
-    plane.keys = reinterpret_cast<std::byte*>(memory->data());
+    memory = DeviceArray<uint16_t>(values);
+    plane.keys = reinterpret_cast<std::byte*>(memory.data());
   }
   uint16_t* entry(int kv_head, int64_t at, int part) {
     return &values[kv_head * head_values + (pages[at / kPageLen] * kPageLen + at % kPageLen) * 2 * dim + part * dim];
@@ -51,7 +53,7 @@ struct NsaStore {
   std::vector<int32_t> pages;
   std::vector<uint16_t> values;
   KvPlane plane;
-  std::unique_ptr<DeviceArray<uint16_t>> memory;
+  DeviceArray<uint16_t> memory;
 };
 
 // What rows ask and get.

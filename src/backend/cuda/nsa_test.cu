@@ -3,21 +3,19 @@
 #include "backend/cuda/commands_fixture.h"
 #include "backend/cuda/nsa_fixture.h"
 #include "backend/ops/nsa.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::DeviceArray, test::gaussian, test::NsaQuestion, test::NsaStore, test::view;
+using namespace test;
 
 struct Answer {
-  std::vector<float> out;
+  Floats out;
   Ints chosen;
-  bool operator==(const Answer& o) const { return chosen == o.chosen && test::same_bits(out, o.out); }
+  bool operator==(const Answer& o) const { return chosen == o.chosen && same_bits(out, o.out); }
   Answer row(int row, int rows) const {
-    const size_t o = out.size() / size_t(rows), c = chosen.size() / size_t(rows);
-    return {{out.begin() + row * int64_t(o), out.begin() + (row + 1) * int64_t(o)},
-        {chosen.begin() + row * int64_t(c), chosen.begin() + (row + 1) * int64_t(c)}};
+    const int64_t o = std::ssize(out) / rows, c = std::ssize(chosen) / rows;
+    return {part_of(out, row * o, o), part_of(chosen, row * c, c)};
   }
 };
 
@@ -39,13 +37,13 @@ struct Caches {
   NsaStore raw, compressed;
 };
 
-class Bench {
- public:
-  Bench() : commands_(Commands::make().value()) {}
+class Stores;
+
+struct NsaTest : HopperTest {
   Answer ask(Caches& caches, const NsaQuestion& x, const NsaShape& settings, const NsaGrouping& grouping = {}) {
     const int64_t rows = std::ssize(x.positions), sets = rows * x.kv_heads * settings.sel_count;
     DeviceArray<float> q(x.q), gates(x.gates), out(x.q.size());
-    DeviceArray<int32_t> chosen(x.chosen.empty() ? Ints(size_t(sets), -7) : x.chosen);
+    DeviceArray<int32_t> chosen(x.chosen.empty() ? Ints(sets, -7) : x.chosen);
     NsaRows run;
     run.raw = caches.raw.plane, run.raw_pages = caches.raw.table();
     run.compressed = caches.compressed.plane, run.compressed_pages = caches.compressed.table();
@@ -58,28 +56,29 @@ class Bench {
       run.owned_rows = reinterpret_cast<const std::byte*>(owned.data());
     }
     run.chosen = chosen.data(), run.given = !x.chosen.empty();
-    nsa_.enqueue(*commands_, settings, 1 / std::sqrt(float(x.dim)), std::span<const NsaRows>(&run, 1), grouping);
-    EXPECT_TRUE(commands_->wait().ok());
+    nsa.enqueue(*commands, settings, 1 / std::sqrt(float(x.dim)), std::span(&run, 1), grouping);
+    finish();
     return {out.get(), chosen.get()};
   }
+  Floats attend(Stores& stores, const Case& c, const Floats& q, const Ints& positions, const Ints& parents = {});
 
- private:
-  std::unique_ptr<Commands> commands_;
-  CudaNsa nsa_;
+  CudaNsa nsa;
 };
+// Names of suites, the first of which hides the class here.
+using CudaNsa = NsaTest;
+using CudaNsaOps = NsaTest;
 
 // Rows at the end of a chain of `entries` entries before them.
-NsaQuestion chain(int heads, int kv_heads, int dim, const NsaShape& s, int entries, int rows, uint32_t seed) {
-  NsaQuestion x{heads, dim, kv_heads, {}, {}, {}, {}, {}, {}, {}};
-  x.q = gaussian(rows * heads * dim, seed, 1.5f), x.gates = gaussian(rows * heads * 3, seed + 100);
+NsaQuestion chain(const Case& c, int entries, int rows, uint32_t seed) {
+  NsaQuestion x{.heads = c.heads, .dim = c.dim, .kv_heads = c.kv_heads};
+  x.q = gaussian(rows * c.heads * c.dim, seed, 1.5f), x.gates = gaussian(rows * c.heads * 3, seed + 100);
   for (int row = 0; row < rows; ++row) x.positions.push_back(entries + row);
   return x;
 }
 // The row alone, what stands before it in the cache.
-NsaQuestion alone(const NsaQuestion& x, const NsaShape& s, int row) {
-  NsaQuestion one = chain(x.heads, x.kv_heads, x.dim, s, x.positions[row], 1, 1);
-  one.q.assign(x.q.begin() + row * x.heads * x.dim, x.q.begin() + (row + 1) * x.heads * x.dim);
-  one.gates.assign(x.gates.begin() + row * x.heads * 3, x.gates.begin() + (row + 1) * x.heads * 3);
+NsaQuestion alone(const NsaQuestion& x, int row) {
+  NsaQuestion one{.heads = x.heads, .dim = x.dim, .kv_heads = x.kv_heads, .positions = {x.positions[row]}};
+  one.q = part_of(x.q, row * x.heads * x.dim, x.heads * x.dim), one.gates = part_of(x.gates, row * x.heads * 3, x.heads * 3);
   return one;
 }
 
@@ -153,14 +152,13 @@ double plain_row(
   return worst;
 }
 
-const NsaShape& kUsual = test::kUsualNsa;
 NsaShape changed(auto change) {
-  NsaShape shape = kUsual;
+  NsaShape shape = kUsualNsa;
   change(shape);
   return shape;
 }
 const Case kCases[] = {
-    {8, 2, 64, kUsual},
+    {8, 2, 64, kUsualNsa},
     {16, 1, 64,
         changed([](NsaShape& s) { s.cmp_len = s.sel_block = 16, s.init_blocks = 0, s.local_blocks = 1, s.window = 128; })},
     {4, 2, 128, changed([](NsaShape& s) { s.sel_count = 8, s.window = 128; })},
@@ -168,15 +166,13 @@ const Case kCases[] = {
     {3, 1, 64, changed([](NsaShape& s) { s.sel_count = 4, s.window = 0; })},
 };
 
-TEST(CudaNsa, HasTheValuesOfPlainLoops) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
+TEST_F(CudaNsa, HasTheValuesOfPlainLoops) {
   for (const Case& c : kCases)
     for (const int entries : {0, 1, 14, 31, 47, 63, 64, 127, 700, 5000, 40000}) {
       const int rows = 5;
       Caches caches(c, entries + rows);
-      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 3);
-      const Answer got = bench.ask(caches, x, c.settings);
+      const NsaQuestion x = chain(c, entries, rows, 3);
+      const Answer got = ask(caches, x, c.settings);
       for (int row = 0; row < rows; ++row) {
         std::vector<double> want;
         EXPECT_LT(plain_row(caches, x, c.settings, row, got.chosen.data(), want), 1e-4) << entries << " row " << row;
@@ -188,78 +184,68 @@ TEST(CudaNsa, HasTheValuesOfPlainLoops) {
 }
 
 // Many rows at once go another way than few.
-TEST(CudaNsa, GivesARowTheSameBitsInAChunkOfAPrompt) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
-  const Case usual_128{8, 2, 128, kUsual};
+TEST_F(CudaNsa, GivesARowTheSameBitsInAChunkOfAPrompt) {
+  const Case usual_128{8, 2, 128, kUsualNsa};
   for (const Case& c : {kCases[0], kCases[1], kCases[3], kCases[4], usual_128})
     for (const int entries : {0, 900, 30000}) {
-      if (test::left_out()) continue;
+      if (left_out()) continue;
       const int rows = entries == 0 ? 1603 : 800, few = 16, heads = c.kv_heads * c.settings.sel_count;
       Caches caches(c, entries + rows);
-      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
-      const Answer all = bench.ask(caches, x, c.settings);
+      const NsaQuestion x = chain(c, entries, rows, 5);
+      const Answer all = ask(caches, x, c.settings);
       for (int first = 0; first < rows; first += few) {
-        NsaQuestion part = chain(c.heads, c.kv_heads, c.dim, c.settings, entries + first, std::min(few, rows - first), 1);
-        const auto take = [&](auto& to, const auto& from, size_t width) {
-          to.assign(from.begin() + first * width, from.begin() + first * width + part.positions.size() * width);
-        };
-        take(part.q, x.q, size_t(c.heads * c.dim)), take(part.gates, x.gates, size_t(c.heads * 3));
-        Answer same;
-        take(same.out, all.out, size_t(c.heads * c.dim)), take(same.chosen, all.chosen, size_t(heads));
-        ASSERT_TRUE(bench.ask(caches, part, c.settings) == same) << "heads of " << c.dim << ", rows from " << entries + first;
+        NsaQuestion part = chain(c, entries + first, std::min(few, rows - first), 1);
+        const int64_t count = std::ssize(part.positions);
+        const auto take = [&](const auto& from, int64_t width) { return part_of(from, first * width, count * width); };
+        part.q = take(x.q, c.heads * c.dim), part.gates = take(x.gates, c.heads * 3);
+        const Answer same{take(all.out, c.heads * c.dim), take(all.chosen, heads)};
+        ASSERT_TRUE(ask(caches, part, c.settings) == same) << "heads of " << c.dim << ", rows from " << entries + first;
       }
     }
 }
 
-TEST(CudaNsa, GivesARowTheSameBitsInAnyGroup) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
+TEST_F(CudaNsa, GivesARowTheSameBitsInAnyGroup) {
   for (const Case& c : kCases)
     for (const int entries : {5, 60, 1000, 9000}) {
       const int rows = 21;
       Caches caches(c, entries + rows);
-      const NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
-      const Answer one = bench.ask(caches, x, c.settings, {.rows = 1});
-      EXPECT_TRUE(bench.ask(caches, x, c.settings, {.rows = 1, .apart = true}) == one);
+      const NsaQuestion x = chain(c, entries, rows, 5);
+      const Answer one = ask(caches, x, c.settings, {.rows = 1});
+      EXPECT_TRUE(ask(caches, x, c.settings, {.rows = 1, .apart = true}) == one);
       for (const int grouped : {2, 3, 4, 8, 16})
-        EXPECT_TRUE(bench.ask(caches, x, c.settings, {.rows = grouped}) == one) << grouped << " rows, " << entries;
+        EXPECT_TRUE(ask(caches, x, c.settings, {.rows = grouped}) == one) << grouped << " rows, " << entries;
       for (int row = 0; row < rows; row += 4)
-        EXPECT_TRUE(bench.ask(caches, alone(x, c.settings, row), c.settings) == one.row(row, rows)) << row << ' ' << entries;
+        EXPECT_TRUE(ask(caches, alone(x, row), c.settings) == one.row(row, rows)) << row << ' ' << entries;
       NsaQuestion given = x;
       given.chosen = one.chosen;
-      EXPECT_TRUE(bench.ask(caches, given, c.settings) == one) << "given, " << entries;
+      EXPECT_TRUE(ask(caches, given, c.settings) == one) << "given, " << entries;
     }
 }
 
 // A row that shares another's choice reads that and what it always reads: those at hand, so that given the union is the same.
-TEST(CudaNsa, SharesTheChoiceOfTheLongestPrefix) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
+TEST_F(CudaNsa, SharesTheChoiceOfTheLongestPrefix) {
   const Case& c = kCases[0];
   const int entries = 6000, rows = 8;
   Caches caches(c, entries + rows);
-  NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, c.settings, entries, rows, 5);
-  const Answer exact = bench.ask(caches, x, c.settings), shared = bench.ask(caches, x, c.settings, {.shared = true});
+  NsaQuestion x = chain(c, entries, rows, 5);
+  const Answer exact = ask(caches, x, c.settings), shared = ask(caches, x, c.settings, {.shared = true});
   const size_t set = size_t(c.kv_heads * c.settings.sel_count), last = size_t(rows - 1) * set;
   ASSERT_TRUE(std::equal(exact.chosen.begin() + int64_t(last), exact.chosen.end(), shared.chosen.begin() + int64_t(last)));
   EXPECT_TRUE(shared.row(rows - 1, rows) == exact.row(rows - 1, rows));
   EXPECT_FALSE(shared.out == exact.out);
   x.chosen.assign(exact.chosen.size(), 0);
   for (size_t i = 0; i < x.chosen.size(); ++i) x.chosen[i] = exact.chosen[last + i % set];
-  EXPECT_EQ(bench.ask(caches, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
+  EXPECT_EQ(ask(caches, x, c.settings).out, shared.out);  // all rows stand in one block, which the set has
 }
 
 // Compressed keys that are all alike weigh alike: of the blocks that are not forced the first are chosen.
-TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
+TEST_F(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
   const Case& c = kCases[0];
   for (const int entries : {3000, 40000}) {  // 46 and 625 blocks
     Caches caches(c, entries + 1);
     std::ranges::fill(caches.compressed.values, uint16_t(0));
     caches.compressed.show();
-    const Answer got = bench.ask(caches, chain(c.heads, c.kv_heads, c.dim, c.settings, entries, 1, 5), c.settings);
+    const Answer got = ask(caches, chain(c, entries, 1, 5), c.settings);
     Ints right;
     for (int block = 0; block < c.settings.sel_count - c.settings.local_blocks; ++block) right.push_back(block);
     for (int i = c.settings.local_blocks; i-- > 0;) right.push_back(entries / c.settings.sel_block - i);
@@ -268,9 +254,7 @@ TEST(CudaNsa, ChoosesTheFirstOfEqualBlocks) {
   }
 }
 
-TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
-  HUNCH_NEEDS_HOPPER();
-  Bench bench;
+TEST_F(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
   std::mt19937 random(7);
   // Rows, and how many of the first are a chain: a tree that stands beside a tile, one that is too large for that, one of whose
   // paths is too long.
@@ -282,7 +266,7 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
       const auto [rows, straight] = trees[tree_of];
       Caches caches(c, entries + rows, visible(s, entries) + rows + 1);
       NsaStore owned(c.kv_heads, c.dim, rows, 3);  // what rows complete, wherever they stand
-      NsaQuestion x = chain(c.heads, c.kv_heads, c.dim, s, entries, rows, 9);
+      NsaQuestion x = chain(c, entries, rows, 9);
       x.parents.assign(rows, -1), x.owned.assign(rows, -1);
       for (int row = 1; row < rows; ++row) {
         const int parent = row < straight ? row - 1 : int(random() % uint32_t(row));
@@ -295,8 +279,8 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
           for (int part = 0; part < 2; ++part)
             x.owned_rows.insert(x.owned_rows.end(), owned.entry(kv, row, part), owned.entry(kv, row, part) + c.dim);
       caches.show();
-      const Answer tree = bench.ask(caches, x, s);
-      for (const int grouped : {1, 16}) EXPECT_TRUE(bench.ask(caches, x, s, {.rows = grouped}) == tree) << entries;
+      const Answer tree = ask(caches, x, s);
+      for (const int grouped : {1, 16}) EXPECT_TRUE(ask(caches, x, s, {.rows = grouped}) == tree) << entries;
       for (int row = 0; row < rows; row += 3) {
         Caches path(c, entries + rows, visible(s, entries) + rows + 1);
         for (int at = row; at >= 0; at = x.parents[at])
@@ -307,7 +291,7 @@ TEST(CudaNsa, GivesARowOfATreeTheBitsOfItsPathInAChain) {
                 std::copy_n(owned.entry(kv, at, part), c.dim, path.compressed.entry(kv, visible(s, x.positions[at]) - 1, part));
             }
         path.show();
-        EXPECT_TRUE(bench.ask(path, alone(x, s, row), s) == tree.row(row, rows)) << "row " << row << " behind " << entries;
+        EXPECT_TRUE(ask(path, alone(x, row), s) == tree.row(row, rows)) << "row " << row << " behind " << entries;
       }
     }
 }
@@ -321,22 +305,19 @@ class Stores {
     const int64_t num_pages = (entries + kPageLen - 1) / kPageLen;
     raw = CudaKvStore::make(commands, geometry_, num_pages), rows = CudaKvStore::make(commands, geometry_, num_pages);
     for (int32_t page = int32_t(num_pages); page-- > 0;) pages_.push_back(page);
-    std::vector<float> inv_freq;
-    for (int i = 0; i < c.dim / 2; ++i) inv_freq.push_back(float(std::pow(10000.0, -2.0 * i / c.dim)));
+    for (int i = 0; i < c.dim / 2; ++i) frequencies.push_back(float(std::pow(10000.0, -2.0 * i / c.dim)));
     const bool linear = c.settings.kind == NsaShape::Kind::Linear;
     const int64_t weights = c.kv_heads * c.settings.cmp_len * (linear ? int64_t(c.dim) * c.dim : 1);
     key = gaussian(weights, 2, linear ? 0.02f : 0.2f), value = gaussian(weights, 3, linear ? 0.02f : 0.2f);
     offset = gaussian(c.kv_heads * c.dim, 4, 0.5f);
-    frequencies = inv_freq;
-    device_key = std::make_unique<DeviceArray<float>>(key), device_value = std::make_unique<DeviceArray<float>>(value);
-    device_offset = std::make_unique<DeviceArray<float>>(offset),
-    device_frequencies = std::make_unique<DeviceArray<float>>(frequencies);
+    device_key = DeviceArray(key), device_value = DeviceArray(value);
+    device_offset = DeviceArray(offset), device_frequencies = DeviceArray(frequencies);
     on_host = {&c.settings, key.data(), value.data(), offset.data(), frequencies.data(), 1.2f};
-    on_device = {&c.settings, device_key->data(), device_value->data(), device_offset->data(), device_frequencies->data(), 1.2f};
+    on_device = {&c.settings, device_key.data(), device_value.data(), device_offset.data(), device_frequencies.data(), 1.2f};
   }
   View<const int32_t, 1> pages() const { return view(pages_); }
   // Entries of layer 1: [entry][kv_head][K, V].
-  void set(int64_t entry, const std::vector<float>& kv) {
+  void set(int64_t entry, const Floats& kv) {
     const KvPlane plane = static_cast<CudaKvStore&>(*raw).plane(1);
     std::vector<uint16_t> row;
     for (int head = 0; head < geometry_.kv_heads; ++head) {
@@ -353,39 +334,30 @@ class Stores {
  private:
   KvGeometry geometry_;
   Ints pages_;
-  std::vector<float> key, value, offset, frequencies;
-  std::unique_ptr<DeviceArray<float>> device_key, device_value, device_offset, device_frequencies;
+  Floats key, value, offset, frequencies;
+  DeviceArray<float> device_key, device_value, device_offset, device_frequencies;
 };
 
-std::vector<float> entry_of(const Case& c, uint32_t token, int64_t position) {
+Floats entry_of(const Case& c, uint32_t token, int64_t position) {
   return gaussian(c.kv_heads * 2 * c.dim, token * 7919 + uint32_t(position));
 }
 
-std::vector<float> attend(Commands& commands, CudaNsa& nsa, Stores& stores, const Case& c, const std::vector<float>& q,
-    const Ints& positions, const Ints& parents, int64_t known) {
+Floats NsaTest::attend(Stores& stores, const Case& c, const Floats& q, const Ints& positions, const Ints& parents) {
   const int64_t rows = std::ssize(positions), before = parents.empty() ? positions.back() + 1 : positions[0];
-  DeviceArray<float> device_q(q), gates(std::vector<float>(size_t(rows * c.heads * 3), 0.3f)), out(q.size());
+  DeviceArray<float> device_q(q), gates(Floats(rows * c.heads * 3, 0.3f)), out(q.size());
   const KvRef kv{stores.raw.get(), stores.pages()}, compressed{stores.rows.get(), stores.pages()};
-  nsa.compress({.layer = 1,
-      .nsa = stores.on_device,
-      .kv = kv,
-      .rows = compressed,
-      .first = c.settings.rows_of(known),
-      .last = c.settings.rows_of(before)});
+  nsa.compress({.layer = 1, .nsa = stores.on_device, .kv = kv, .rows = compressed, .last = c.settings.rows_of(before)});
   NsaRun run{.num_rows = rows, .kv = kv, .rows = compressed};
   run.last = view(positions, rows), run.tree.parents = parents, run.tree.first_entry = positions[0];
   NsaAttentionArgs args{.layer = 1, .nsa = stores.on_device, .scale = 1 / std::sqrt(float(c.dim))};
   args.q = view(device_q, rows, c.heads, c.dim), args.gates = view(gates, rows, 3 * c.heads);
-  args.out = view(out, rows, c.heads, c.dim), args.runs = std::span<const NsaRun>(&run, 1);
-  nsa.enqueue(commands, args);
-  EXPECT_TRUE(commands.wait().ok());
+  args.out = view(out, rows, c.heads, c.dim), args.runs = std::span(&run, 1);
+  nsa.enqueue(*commands, args);
+  finish();
   return out.get();
 }
 
-using CudaNsaOps = test::HopperTest;
-
 TEST_F(CudaNsaOps, CompressAsTheHostDoes) {
-  CudaNsa nsa;
   for (Case c : kCases)
     for (const auto kind : {NsaShape::Kind::Weighted, NsaShape::Kind::Linear})
       for (const bool before : {false, true}) {
@@ -393,11 +365,11 @@ TEST_F(CudaNsaOps, CompressAsTheHostDoes) {
         const int64_t entries = 700;
         Stores stores(*commands, c, entries);
         for (int64_t e = 0; e < entries; ++e) stores.set(e, entry_of(c, 1, e));
-        std::vector<float> q(c.heads * c.dim, 0.1f);
-        attend(*commands, nsa, stores, c, q, {int32_t(entries - 1)}, {}, 0);
+        Floats q(c.heads * c.dim, 0.1f);
+        attend(stores, c, q, {int32_t(entries - 1)});
         Compressor compressor;
         compressor.use(stores.on_host, c.dim);
-        std::vector<float> k(c.dim), v = k, got_k = k, got_v = k;
+        Floats k(c.dim), v = k, got_k = k, got_v = k;
         for (int64_t i = 0; i < c.settings.rows_of(entries); ++i)
           for (int head = 0; head < c.kv_heads; ++head) {
             std::vector<int64_t> list;
@@ -414,7 +386,6 @@ TEST_F(CudaNsaOps, CompressAsTheHostDoes) {
 }
 
 TEST_F(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
-  CudaNsa nsa;
   std::mt19937 random(6);
   for (const Case& c : kCases)
     for (const int entries : {9, 60, 500}) {
@@ -428,15 +399,14 @@ TEST_F(CudaNsaOps, GiveATreesRowsTheBitsOfTheirPaths) {
       }
       for (int row = 0; row < rows; ++row) stores.set(entries + row, entry_of(c, uint32_t(row), positions[row]));
       const auto q = gaussian(rows * c.heads * c.dim, random());
-      const auto tree = attend(*commands, nsa, stores, c, q, positions, parents, 0);
-      const size_t width = c.heads * c.dim;
+      const auto tree = attend(stores, c, q, positions, parents);
+      const int64_t width = c.heads * c.dim;
       for (int row = 0; row < rows; row += 5) {
         Stores path(*commands, c, entries + rows + 1);
         for (int64_t e = 0; e < entries; ++e) path.set(e, entry_of(c, 0, e));
         for (int at = row; at >= 0; at = parents[at]) path.set(positions[at], entry_of(c, uint32_t(at), positions[at]));
-        const std::vector<float> own(q.begin() + int64_t(size_t(row) * width), q.begin() + int64_t(size_t(row + 1) * width));
-        const auto alone = attend(*commands, nsa, path, c, own, {positions[row]}, {}, 0);
-        EXPECT_TRUE(test::same_bits(alone.data(), &tree[size_t(row) * width], width)) << "row " << row << " behind " << entries;
+        const auto alone = attend(path, c, part_of(q, row * width, width), {positions[row]});
+        EXPECT_TRUE(stands_at(alone, tree, row * width)) << "row " << row << " behind " << entries;
       }
     }
 }

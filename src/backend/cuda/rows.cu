@@ -34,7 +34,8 @@ HUNCH_DEVICE void store4(float* row, int i, int n, bool aligned, const float4& x
   if (i + 2 < n) row[i + 2] = x.z;
   if (i + 3 < n) row[i + 3] = x.w;
 }
-bool is_aligned(const void* data, int64_t stride) { return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride % 4 == 0; }
+bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+bool is_aligned(const View<const float, 2>& rows) { return is_aligned(rows.data) && rows.stride[0] % 4 == 0; }
 
 struct NormDevice {
   const float* x;
@@ -157,8 +158,8 @@ void enqueue_norm(Commands& commands, const NormArgs& args) {
   if (rows == 0) return;
   HUNCH_CHECK(args.x.stride[1] == 1 && args.out.stride[1] == 1 && n > 0 && n < (int64_t(1) << 29));
   const NormDevice device{args.x.data, args.weight, args.out.data, rows, args.x.stride[0], args.out.stride[0], int(n),
-      float(args.eps), is_aligned(args.x.data, args.x.stride[0]), is_aligned(args.out.data, args.out.stride[0]),
-      is_aligned(args.weight, 0), n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
+      float(args.eps), is_aligned(args.x), is_aligned(args.out), is_aligned(args.weight),
+      n <= kWarpRow ? PackedRows{} : wanted_packed(commands, rows, n)};
   if (n <= kWarpRow) {
     commands.launch(norm_kernel<true>,
         {.blocks = dim3(unsigned((grid_rows(rows) + kRowsOfBlock - 1) / kRowsOfBlock)), .threads = kRowsOfBlock * 32}, device);
@@ -173,8 +174,7 @@ void enqueue_gate(Commands& commands, const GateArgs& args) {
   const int64_t rows = args.gate.extent[0], n = args.gate.extent[1];
   if (rows == 0) return;
   HUNCH_CHECK(args.gate.stride[1] == 1 && args.up.stride[1] == 1 && args.out.stride[1] == 1);
-  const bool aligned = is_aligned(args.gate.data, args.gate.stride[0]) && is_aligned(args.up.data, args.up.stride[0]) &&
-      is_aligned(args.out.data, args.out.stride[0]);
+  const bool aligned = is_aligned(args.gate) && is_aligned(args.up) && is_aligned(args.out);
   HUNCH_CHECK(args.clamp.limit <= 0 || (!args.sigmoid && !args.accumulate));
   const PackedRows packed = wanted_packed(commands, rows, n);
   commands.launch(gate_kernel, {.blocks = dim3(unsigned(grid_rows(rows)), unsigned((n + 1023) / 1024)), .threads = 256},

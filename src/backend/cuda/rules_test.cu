@@ -4,13 +4,13 @@
 #include <cmath>
 
 #include "backend/cuda/commands_fixture.h"
+#include "backend/cuda/spare_memory.h"
 #include "backend/ops/logit_patch.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::view;
+using namespace test;
 
 struct EveryThird final : TokenMask {  // allows ids that are 0 mod 3 behind an even number of drafts, else every other word
   explicit EveryThird(int64_t vocab) : words_(size_t(vocab + 31) / 32) {}
@@ -38,14 +38,14 @@ std::vector<LogitRules> rules(int64_t vocab) {
   };
 }
 
-using CudaRules = test::CommandsTest<>;
+using CudaRules = CommandsTest<>;
 
 TEST_F(CudaRules, GiveTheRowsOfTheHost) {
   constexpr int64_t kRows = 6;
   std::mt19937 random(3);
   RuledRows ruled;
-  int32_t* drafts = nullptr;  // shared memory
-  HUNCH_CUDA_CHECK(cudaMallocHost(&drafts, kRows * sizeof(int32_t)));
+  const Buffer shared = pinned_memory(kRows * sizeof(int32_t));
+  auto* const drafts = static_cast<int32_t*>(shared.data());
   for (const int64_t vocab : {11, 1000, 40007})
     for (const bool masked : {false, true})
       for (LogitRules& rule : rules(vocab)) {
@@ -58,7 +58,7 @@ TEST_F(CudaRules, GiveTheRowsOfTheHost) {
         for (const int committed : {-1, 0, 1, 3, 0, 130, -1, 2, 300, 5}) {
           if (committed < 0) state.reset(prompt.data(), std::ssize(prompt));
           for (int i = 0; i < committed; ++i) state.append(token());
-          auto logits = test::gaussian(kRows * vocab, random(), 3);
+          auto logits = gaussian(kRows * vocab, random(), 3);
           logits[1] = NAN, logits[size_t(vocab) + 2] = -INFINITY;
           for (int i = 0; i < kRows - 1; ++i) drafts[i] = token();
           if (!state.reads_drafts()) drafts[2] = -1;
@@ -70,15 +70,15 @@ TEST_F(CudaRules, GiveTheRowsOfTheHost) {
             args.blind = random() % 2;
             LogitPatch patch;
             patch.reserve(vocab, kRows);
-            const test::DeviceArray<float> there(logits);
+            const DeviceArray<float> there(logits);
             SampleArgs device = args;
             device.logits.data = there.data();
             if (!ruled.has_room(device)) ruled.enqueue(*commands);
             const SampleArgs got = ruled.add(*commands, device);
             ASSERT_EQ(got.state, nullptr);
             ruled.enqueue(*commands);
-            ASSERT_TRUE(commands->wait().ok());
-            std::vector<float> rows(logits.size());
+            finish();
+            Floats rows(logits.size());
             HUNCH_CUDA_CHECK(cudaMemcpy(rows.data(), got.logits.data, rows.size() * sizeof(float), cudaMemcpyDeviceToHost));
             for (int64_t r = 0; r < kRows; ++r)
               ASSERT_EQ(std::memcmp(rows.data() + r * vocab, patch.apply(args, r), vocab * sizeof(float)), 0)
@@ -87,7 +87,6 @@ TEST_F(CudaRules, GiveTheRowsOfTheHost) {
           }
         }
       }
-  (void)cudaFreeHost(drafts);
 }
 
 }

@@ -494,12 +494,11 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
     most_vocab = std::max(most_vocab, vocab);
     const SamplingParams& p = args.params;
     for (int64_t r = 0; r < args.logits.extent[0]; ++r) {
+      const auto of_row = [&](const auto& all) { return all.data ? all.data + r * all.stride[0] : nullptr; };
       SampleRow row{};
-      row.logits = args.logits.data + r * args.logits.stride[0];
-      row.probs = args.probs.data ? args.probs.data + r * args.probs.stride[0] : nullptr;
-      row.token = args.tokens.data + r * args.tokens.stride[0];
-      row.second = args.seconds.data ? args.seconds.data + r * args.seconds.stride[0] : nullptr;
-      row.lead = args.leads.data ? args.leads.data + r * args.leads.stride[0] : nullptr;
+      row.logits = of_row(args.logits), row.probs = of_row(args.probs), row.token = of_row(args.tokens);
+      row.second = of_row(args.seconds), row.lead = of_row(args.leads);
+      row.ranked = of_row(args.ranked), row.shares = of_row(args.shares);
       row.temperature = double(p.temperature);
       row.least = p.min_p > 0 ? std::min(0.0, std::log(double(p.min_p))) : -INFINITY;
       row.top_p = double(p.top_p);
@@ -507,8 +506,6 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
           args.key.sample};
       row.vocab = int32_t(vocab), row.top_k = p.top_k;
       row.greedy = p.temperature < kGreedyTemperature, row.filter_p = p.top_p < 1;
-      row.ranked = args.ranked.data ? args.ranked.data + r * args.ranked.stride[0] : nullptr;
-      row.shares = args.shares.data ? args.shares.data + r * args.shares.stride[0] : nullptr;
       row.ranks = int32_t(num_ranked(args));
       // Few survive a top_k that filters. Of greedy rows as a rule nothing but their ranks is wanted.
       const bool few = !row.greedy && row.top_k > 0 && row.top_k < std::min(row.vocab, kMostListed);
@@ -526,7 +523,7 @@ void enqueue_sample(Commands& commands, std::span<const SampleArgs> calls) {
         {.blocks = dim3(unsigned(grid_rows(std::ssize(rows))) * kClusterBlocks),
             .threads = kRowThreads,
             .shared_bytes = sizeof(Shared) + size_t(slice_len(most_vocab)) * sizeof(uint32_t)},
-        SampleDevice{commands.data(std::span<const SampleRow>(rows)), int(rows.size())});
+        SampleDevice{commands.data(std::span(std::as_const(rows))), int(rows.size())});
   if (!ranks.empty()) enqueue_ranks(commands, ranks, most_ranked_vocab, most_k, cuts + num_ranks);
 }
 

@@ -131,6 +131,8 @@ __global__ void ends_kernel(const Ends* args) {
     a.to[blockIdx.y * a.stride + i] = int32_t(i < a.sinks ? i : a.n - a.count + i);
 }
 
+Grid grid_of(int64_t blocks, int64_t rows = 1) { return {.blocks = dim3(unsigned(blocks), unsigned(rows)), .threads = kThreads}; }
+
 }
 
 cudaError_t look_for_code(int* compiled_for) {
@@ -156,8 +158,8 @@ void enqueue_copy_rows(Commands& commands, std::span<const CopyRowsArgs> calls) 
   }
   if (copies.empty()) return;
   const int64_t blocks = std::min<int64_t>(grid_rows((most + kThreads - 1) / kThreads), kStriding), count = std::ssize(copies);
-  commands.launch(copy_rows_kernel, {.blocks = dim3(unsigned(blocks), unsigned(grid_rows(count))), .threads = kThreads},
-      CopiesOfRows{commands.data(std::span<const CopyRows>(copies)), count});
+  commands.launch(
+      copy_rows_kernel, grid_of(blocks, grid_rows(count)), CopiesOfRows{commands.data(std::span<const CopyRows>(copies)), count});
 }
 
 void enqueue_copy_tokens(Commands& commands, std::span<const CopyTokensArgs> calls) {
@@ -177,27 +179,26 @@ void enqueue_scatter_columns(Commands& commands, const ScatterColumnsArgs& args)
   HUNCH_CHECK(args.from.extent[1] == n && args.from.extent[0] == rows && args.map.stride[0] == 1);
   HUNCH_CHECK(args.from.stride[1] == 1 && args.to.stride[1] == 1);
   if (rows == 0 || n == 0) return;
-  commands.launch(scatter_columns_kernel, {.blocks = dim3(kStriding / 4, unsigned(rows)), .threads = kThreads},
+  commands.launch(scatter_columns_kernel, grid_of(kStriding / 4, rows),
       Scatter{args.from.data, args.map.data, args.to.data, n, args.from.stride[0], args.to.stride[0]});
 }
 
 void enqueue_reduce_scores(Commands& commands, const ReduceScoresArgs& args) {
   HUNCH_CHECK(args.pool % 2 == 1 && (args.pool == 1 || args.block == 1));
-  commands.launch(reduce_kernel, {.blocks = dim3(kStriding, unsigned(args.scores.extent[0])), .threads = kThreads},
+  commands.launch(reduce_kernel, grid_of(kStriding, args.scores.extent[0]),
       Reduce{args.scores.data, args.out.data, args.n, args.scores.stride[0], args.out.stride[0], args.pool, args.block});
 }
 
 void enqueue_split_signs(Commands& commands, const SplitSignsArgs& args) {
   const int64_t rows = args.q.extent[0], heads = args.q.extent[1], dim = args.q.extent[2];
-  const auto blocks = unsigned((rows * heads * dim + kThreads - 1) / kThreads);
-  commands.launch(split_kernel, {.blocks = dim3(blocks), .threads = kThreads},
+  commands.launch(split_kernel, grid_of((rows * heads * dim + kThreads - 1) / kThreads),
       Split{args.q.data, args.out.data, rows, heads, dim, args.by_group ? args.out.extent[1] : 0, args.q.stride[0],
           args.q.stride[1]});
 }
 
 void enqueue_ends(Commands& commands, const TopKArgs& args) {
   HUNCH_CHECK(args.count == args.sinks + args.recent && args.count <= args.n);
-  commands.launch(ends_kernel, {.blocks = dim3(32, unsigned(args.index.extent[0])), .threads = kThreads},
+  commands.launch(ends_kernel, grid_of(32, args.index.extent[0]),
       Ends{args.index.data, args.n, args.count, args.index.stride[0], args.sinks});
   commands.wrote_cache();
 }

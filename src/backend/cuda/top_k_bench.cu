@@ -1,12 +1,15 @@
 // Top-k alone, for `hunch bench kernels`.
 #include <sstream>
 
+#include "backend/cuda/device_test.h"
 #include "backend/cuda/kernel_bench.h"
 #include "backend/cuda/ptx.h"
 #include "backend/cuda/top_k.h"
 
 namespace hunch {
 namespace {
+
+using test::DeviceArray, test::view;
 
 struct FillDevice {
   float* out;
@@ -39,27 +42,24 @@ constexpr Case kCases[] = {{1152, 16384, 492, 2, 1}, {9216, 1280, 39, 2, 1}, {25
 std::vector<KernelRow> bench_top_k(Commands& commands) {
   std::vector<KernelRow> rows;
   for (const Case& c : kCases) {
-    float* scores;
-    int32_t* index;
-    HUNCH_CUDA_CHECK(cudaMalloc(&scores, size_t(c.sets * c.n) * sizeof(float)));
-    HUNCH_CUDA_CHECK(cudaMalloc(&index, size_t(c.sets * c.count) * sizeof(int32_t)));
-    commands.launch(fill_kernel, {.blocks = dim3(512), .threads = 256}, FillDevice{scores, c.sets * c.n});
+    const DeviceArray<float> scores(size_t(c.sets * c.n));
+    const DeviceArray<int32_t> index(size_t(c.sets * c.count));
+    commands.launch(fill_kernel, {.blocks = dim3(512), .threads = 256}, FillDevice{scores.data(), c.sets * c.n});
     HUNCH_CHECK(commands.wait().ok());
     const double ms = time_commands(commands, 20, [&] {
       for (int i = 0; i < c.in_list; ++i)
         enqueue_top_k(commands,
-            {.scores = View<const float, 2>(scores, c.sets, c.n),
+            {.scores = view(scores, c.sets, c.n),
                 .n = c.n,
                 .count = c.count,
                 .spread = c.spread,
                 .sinks = 4,
                 .recent = 64,
-                .index = View<int32_t, 2>(index, c.sets, c.count)});
+                .index = view(index, c.sets, c.count)});
     });
     std::ostringstream name;  // nvcc cannot check fmt's formats
     name << "top-k: " << c.count << " of " << c.n << ", " << c.sets << " sets, spread " << c.spread;
     rows.push_back({.name = name.str(), .bytes = double(c.sets * (c.n + c.count) * 4), .ms = ms / c.in_list});
-    (void)cudaFree(scores), (void)cudaFree(index);
   }
   return rows;
 }

@@ -99,11 +99,11 @@ void enqueue_weigh_drafts(Commands& commands, std::span<const WeighDraftsArgs> c
     HUNCH_CHECK(args.p.stride[1] == 1 && args.q.stride[1] == 1 && args.weights.stride[1] == 1);
     for (int64_t i = 0; i < args.tokens.extent[0]; ++i)
       nodes.push_back({
-          .p = args.p.data + i * args.p.stride[0],
-          .q = args.q.data + i * args.q.stride[0],
-          .token = args.tokens.data + i * args.tokens.stride[0],
-          .weights = args.weights.data + i * args.weights.stride[0],
-          .residual = args.residuals.data + i * args.residuals.stride[0],
+          .p = &args.p(i, 0),
+          .q = &args.q(i, 0),
+          .token = &args.tokens(i),
+          .weights = &args.weights(i, 0),
+          .residual = &args.residuals(i),
           .noise = {{uint32_t(args.key.seed), uint32_t(args.key.seed >> 32)}, uint32_t(args.first_position + i),
               uint32_t(NoiseStream::Residual), args.key.sample},
           .vocab = int32_t(args.p.extent[1]),

@@ -2,21 +2,19 @@
 #include "backend/cuda/weigh.h"
 
 #include "backend/cuda/commands_fixture.h"
-#include "backend/reference/reference_backend.h"
-#include "backend/test_inputs.h"
 
 namespace hunch {
 namespace {
 
-using test::view;
+using namespace test;
 
 constexpr int64_t kNodes = 12;
 
 // Rows as sample() makes them, of a spread of logits and how many ids are left; the first is the same in every set, the second
 // empty.
-std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
-  std::vector<float> logits = test::gaussian(kNodes * vocab, seed, 2), probs(logits.size());
-  const auto same = test::gaussian(vocab, 77, 2);
+Floats laws(int64_t vocab, int top_k, uint32_t seed) {
+  Floats logits = gaussian(kNodes * vocab, seed, 2), probs(logits.size());
+  const auto same = gaussian(vocab, 77, 2);
   std::ranges::copy(same, logits.begin());
   Ints tokens(kNodes), positions(kNodes);
   SampleArgs args{.logits = view(logits, kNodes, vocab), .params = {1, top_k, 1, 0}};
@@ -27,40 +25,39 @@ std::vector<float> laws(int64_t vocab, int top_k, uint32_t seed) {
   return probs;
 }
 
-using CudaWeighDrafts = test::CommandsTest<>;
+using CudaWeighDrafts = CommandsTest<>;
 
 TEST_F(CudaWeighDrafts, GivesProbabilitiesAndResidualsOfTheReference) {
   for (const int64_t vocab : {1, 3, 64, 1001, 32000, 151936})
     for (const int top_k : {0, 1, 5, 300}) {
-      const std::vector<float> p = laws(vocab, top_k, 4), q = laws(vocab, top_k, top_k == 5 ? 4 : 9);  // once the same
+      const Floats p = laws(vocab, top_k, 4), q = laws(vocab, top_k, top_k == 5 ? 4 : 9);  // once the same
       Ints tokens(kNodes);
       for (int64_t i = 0; i < kNodes; ++i) {  // likely ones, and one that was not drawn
         const auto row = q.begin() + i * vocab;
         tokens[i] = i == 5 ? -1 : int32_t(std::max_element(row, row + vocab) - row);
       }
-      std::vector<float> weights(2 * kNodes);
+      Floats weights(2 * kNodes);
       Ints residuals(kNodes);
-      const auto args_of = [&](const float* p_at, const float* q_at, const int32_t* tokens_at, float* weights_at, int32_t* out) {
-        return WeighDraftsArgs{.p = View<const float, 2>(p_at, kNodes, vocab),
-            .q = View<const float, 2>(q_at, kNodes, vocab),
-            .tokens = View<const int32_t, 1>(tokens_at, kNodes),
+      const auto args_of = [&](const auto& p_at, const auto& q_at, const auto& tokens_at, auto& weights_at, auto& out) {
+        return WeighDraftsArgs{.p = view(p_at, kNodes, vocab),
+            .q = view(q_at, kNodes, vocab),
+            .tokens = view(tokens_at),
             .key = {0x0123456789abcdef, 5},
             .first_position = 40,
-            .weights = View<float, 2>(weights_at, kNodes, 2),
-            .residuals = View<int32_t, 1>(out, kNodes)};
+            .weights = view(weights_at, kNodes, 2),
+            .residuals = view(out)};
       };
-      const WeighDraftsArgs here = args_of(p.data(), q.data(), tokens.data(), weights.data(), residuals.data());
+      const WeighDraftsArgs here = args_of(p, q, tokens, weights, residuals);
       ReferenceBackend().weigh_drafts(std::span(&here, 1));
 
-      const test::DeviceArray<float> p_there(p), q_there(q);
-      const test::DeviceArray<int32_t> tokens_there(tokens);
-      test::DeviceArray<float> weights_there(weights.size());
-      test::DeviceArray<int32_t> residuals_there(residuals.size());
-      const WeighDraftsArgs there =
-          args_of(p_there.data(), q_there.data(), tokens_there.data(), weights_there.data(), residuals_there.data());
+      const DeviceArray<float> p_there(p), q_there(q);
+      const DeviceArray<int32_t> tokens_there(tokens);
+      DeviceArray<float> weights_there(weights.size());
+      DeviceArray<int32_t> residuals_there(residuals.size());
+      const WeighDraftsArgs there = args_of(p_there, q_there, tokens_there, weights_there, residuals_there);
       const WeighDraftsArgs halves[] = {there, there};  // two chains of one call do not meet
       enqueue_weigh_drafts(*commands, halves);
-      ASSERT_TRUE(commands->wait().ok());
+      finish();
       EXPECT_EQ(weights_there.get(), weights) << vocab << " " << top_k;
       EXPECT_EQ(residuals_there.get(), residuals) << vocab << " " << top_k;
       EXPECT_EQ(residuals[1], -1);
