@@ -261,6 +261,7 @@ const Key kKeys[] = {
     {"return_progress", ignore, kHttp},
     {"spaces_between_special_tokens", ignore, kHttp},
     {"guided_decoding_backend", ignore, kHttp},
+    {"guided_whitespace_pattern", refuse, kAll},
     // Known elsewhere, and not here.
     {"suffix", refuse_suffix, kAll},
     {"mirostat", refuse_sampler, kAll},
