@@ -81,11 +81,6 @@ struct Matrix {  // bits: Q4_K too is made of random bits
   Tensor tensor;
 };
 
-inline bool same_bits(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0; }
-inline bool same_bits(const Floats& a, const Floats& b) {
-  return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
-}
-
 // `part` stands in `whole` from element `first` on, bit for bit.
 inline bool stands_at(const Floats& part, const Floats& whole, int64_t first) {
   return size_t(first) + part.size() <= whole.size() && same_bits(part.data(), whole.data() + first, part.size());
@@ -95,10 +90,6 @@ inline bool stands_at(const Floats& part, const Floats& whole, int64_t first) {
 template <class T>
 std::vector<T> part_of(const std::vector<T>& all, int64_t first, int64_t count) {
   return {all.begin() + first, all.begin() + first + count};
-}
-template <class T>
-void append(std::vector<T>& to, const std::vector<T>& more) {
-  to.insert(to.end(), more.begin(), more.end());
 }
 
 template <class T>

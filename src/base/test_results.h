@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <source_location>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,17 @@ std::string error_of(const R& result) {
 template <class R>
 void expect_error(const R& result, std::string_view part, const Place& place = Place::current()) {
   expect_part(error_of(result), part, place);
+}
+
+// A NaN equals itself, and 0 is not -0.
+inline bool same_bits(const float* a, const float* b, size_t n) { return n == 0 || std::memcmp(a, b, n * sizeof(float)) == 0; }
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
+}
+
+template <class T>
+void append(std::vector<T>& to, const std::vector<T>& more) {
+  to.insert(to.end(), more.begin(), more.end());
 }
 
 // The value; where there is none, the message is shown and the program ends.

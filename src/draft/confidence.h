@@ -1,5 +1,5 @@
-// Confidence: how often the target shares a drafter's choice, by how clearly the choice led (ops/sample.h, leads). Learned from
-// what was kept, over all requests of a proposer; forgets slowly. Drafts only: no output depends on it.
+// Confidence: how often the target shares a drafter's choice, by how clearly it led (ops/sample.h, leads). Learned from what was
+// kept, over all requests of a proposer; forgets slowly. No output depends on it.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ class Confidence {
     if (!(lead < 8)) return 7;
     return std::clamp(int(std::ceil(std::log2(std::max(lead, 1e-6f) * 8))), 0, 6);
   }
-  // The same of a distribution, before anything is drawn from it: the log-odds of its likeliest token are about the lead that
-  // this will have. What a drafter of law Given may ask about a sibling (draft_tree.h), as it may not ask the lead.
+  // The same of a distribution, before anything is drawn from it: the log-odds of its likeliest token are about its lead to come.
+  // This a drafter of law Given may ask about a sibling (draft_tree.h), not the lead.
   static int class_of_law(View<const float, 1> q) {
     float most = 0;
     for (int64_t token = 0; token < q.extent[0]; ++token) most = std::max(most, q(token));

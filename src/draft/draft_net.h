@@ -1,7 +1,7 @@
-// DraftNet: the small network of a learned drafter. All of them are one thing: row j takes the token at position j and a feature
-// of the position before (the target's own where that is known, else what the row before gave), and says what follows at j + 1.
-// Entry j of its cache therefore depends on tokens 0..j alone, as in the target's, and pages are shared alike; published drafters
-// count rows from the feature's position, which rotary attention cannot tell apart.
+// DraftNet: the small network of a learned drafter. Row j takes the token at position j and a feature of the position before (the
+// target's own where known, else what the row before gave), and says what follows at j + 1. So entry j of its cache depends on
+// tokens 0..j alone, as in the target's, and pages are shared alike; published drafters count rows from the feature's position,
+// which rotary attention cannot tell apart.
 #pragma once
 
 #include "checkpoint/shape.h"
@@ -37,7 +37,7 @@ class DraftNet {
   // `features` [rows][hidden]: one per row. out: `recycled` [rows][hidden], the feature for the row behind; `hidden`
   // [rows][hidden], what logits() takes; `recycled` may be the same view as either.
   virtual void forward(Pass&, View<const float, 2> features, View<float, 2> recycled, View<float, 2> hidden) const = 0;
-  // The same of rows that nothing is drafted from: only the cache need know them, which of one layer is little work. `room`
+  // The same of rows that nothing is drafted from, which only the cache need know: of one layer, little work. `room`
   // [rows][hidden], twice.
   virtual void remember(Pass& pass, View<const float, 2> features, View<float, 2> room, View<float, 2> more_room) const {
     forward(pass, features, room, more_room);

@@ -1,6 +1,6 @@
-// DraftTree: the guesses of one round. Nodes stand in topological order (parents first); a chain is the tree whose node i has
-// parent i - 1. The root is the pending token and is not a node: parent -1. Shapes are known to the host, contents (tokens, q)
-// live in backend memory.
+// DraftTree: the guesses of one round. Parents stand before their children; a chain is the tree whose node i has parent i - 1.
+// The root, parent -1, is the pending token and no node. Shapes are known to the host, contents (tokens, q) live in backend
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -22,17 +22,17 @@ enum class DraftLaw : uint8_t {
 struct DraftTree {
   int size = 0;  // nodes in use; 0: plain decoding
   DraftLaw law = DraftLaw::Point;
-  // Lookups: how good the guess looks (length of the match, or the tokens that the past says will be kept): what is twice as
-  // good is another class to the planner.
+  // Lookups: how good the guess looks (length of the match, or tokens that the past says will be kept): twice as good is another
+  // class to the planner.
   double worth = 0;
   // The tokens are still being made: ops may read them, the host only after Backend::synchronize(). The shape is valid; a token
-  // may turn out -1, which no target chooses.
+  // may become -1, which no target chooses.
   bool in_flight = false;
   int passes = 0;                // of the target that found these guesses; 0: looked up
   std::vector<int32_t> parents;  // [capacity]; -1: child of the pending token
   View<int32_t, 1> tokens;       // [capacity]
-  // [capacity][vocab] Given: row law_of(r) is the distribution that the children of row r (0: the pending token, x: node x - 1)
-  // were drawn from, as it was before the first was. Of a chain that is the row with the number of the node.
+  // [capacity][vocab] Given: row law_of(r) is what the children of row r (0: the pending token, x: node x - 1) were drawn from,
+  // before the first was. Of a chain that is the row with the node's number.
   View<float, 2> q;
   std::vector<int32_t> laws;  // [1 + size] rows of q by row; empty: every row its own. Filled by who needs it, and emptied
 

@@ -1,5 +1,5 @@
-// Loads a drafter's tensors by their published names: each with its shape, the first error kept, so that a network's loading
-// reads as a list. Used by the networks in proposers/.
+// Loads a drafter's tensors by their published names, each with its shape; the first error is kept, so that loading reads as a
+// list. Used by proposers/.
 #pragma once
 
 #include "checkpoint/drafter_file.h"

@@ -1,11 +1,11 @@
 // DrawnTree: the shape of a tree whose nodes are drawn (DraftLaw::Given, rule ratio). The children of a node are draws from its q
-// without replacement, the first drawn first. Whether a node goes on may depend on everything; how many of its draws are kept may
-// not depend on those draws, nor on any other made from the same numbers, which are those of its level. So a level is decided
-// before it is looked at: plan() knows the laws of its nodes, take() gets the draws and only stores them.
+// without replacement, in their order. Whether a node goes on may depend on everything; how many of its draws are kept may depend
+// on no draw of its level, all made from the same numbers. So a level is decided before it is looked at: plan() knows the laws of
+// its nodes, take() only stores the draws.
 //
-// A first child is kept with a chance that the law suggests (draft/confidence.h), another one behind it with half of what is
-// left, and so on. Levels get the nodes that they have in the best tree for an average law, and within a level the likeliest come
-// first. A fixed shape (draft/static_tree.h) says it all by itself; its ranks then count draws.
+// A first child is kept with a chance that the law suggests (draft/confidence.h), the next with half of what is left, and so on.
+// Levels get the nodes of the best tree for an average law, within a level the likeliest first. A fixed shape
+// (draft/static_tree.h) says it all by itself; its ranks then count draws.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ class DrawnTree {
     for (int node = 0; node < best_.size(); ++node) ++budget_[best_.node(node).depth - 1];
   }
 
-  // How many children the nodes of the level get. first_kept[i]: the chance that the first child of the i-th of them is kept, by
-  // its law. Then take() for each, in this order.
+  // How many children the level's nodes get. first_kept[i]: the chance that the first child of the i-th is kept, by its law. Then
+  // take() for each, in this order.
   void plan(std::span<const float> first_kept) {
     HUNCH_CHECK(first_kept.size() == level_.size());
     children_.assign(level_.size(), 0), kept_.assign(first_kept.begin(), first_kept.end());

@@ -1,7 +1,7 @@
 // DynamicTree: the draft tree of EAGLE-2 (Li et al., 2024): every level tries the top_k likeliest tokens behind each node that
-// goes on, the top_k best of all those go on, and in the end the best nodes of all levels are kept. Deterministic: best is the
-// greatest product of shares on the path, ties to the one tried first; so a parent is always kept before its children. Or the
-// tree of a fixed shape (draft/static_tree.h), level by level too. Allocates in reserve() only.
+// goes on, the top_k best of those go on, and in the end the best nodes of all levels are kept. Best is the greatest product of
+// shares on the path, ties to the one tried first: a parent is kept before its children. Or the tree of a fixed shape
+// (draft/static_tree.h), level by level too. Allocates in reserve() only.
 #pragma once
 
 #include <algorithm>

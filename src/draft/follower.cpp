@@ -77,7 +77,7 @@ void Follower::move_in(Quarters quarters) {
 }
 
 // Where the sequence begins with pages of the prefix cache, the drafter begins with what it knows of them: a run of stamped pages
-// that reaches the last one (rows of a network without features can be made up for, so there it is a run from the first page).
+// up to the last one (without features, rows can be made up for: there it is a run from the first page).
 void Follower::open(const Sequence& sequence) {
   Seat& seat = seats_[sequence.slot];
   Draft& draft = drafts_[sequence.slot];
@@ -106,8 +106,7 @@ void Follower::open(const Sequence& sequence) {
   }
 }
 
-// Rows that wait go through while their pages are still here, if that makes one whole: the next turn of a conversation begins
-// behind it.
+// Rows that wait go through while their pages are here, if that makes one whole: a conversation's next turn begins behind it.
 void Follower::close(Slot slot) {
   Seat& seat = seats_[slot];
   const int64_t rows = seat.waiting - 1;
@@ -172,8 +171,8 @@ void Follower::feed(bool drafts) {
   segments_.clear();
 }
 
-// The rows of a path lie apart in the pass; what the network takes of them, its taps or else the hidden state, copied together is
-// one product.
+// The rows of a path lie apart in the pass; what the network takes of them, taps or hidden state, is copied together for one
+// product.
 TargetRows Follower::side_by_side(const TargetRows& rows) {
   const int64_t hidden = rows.hidden.extent[1];
   const auto to = path_rows_.view<float>(keep_, std::max<int64_t>(1, std::ssize(taps_)) * hidden);
@@ -213,8 +212,7 @@ void Follower::follow(std::span<const TargetRows> all) {
   backend_.replay([&] { take(all); });
 }
 
-// Few rows wait for the next draft; the rows of a prompt chunk go through at once, but for the last, whose token may have no page
-// yet.
+// Few rows wait for the next draft; a prompt chunk's go through at once, but for the last, whose token may have no page yet.
 void Follower::take(std::span<const TargetRows> all) {
   segments_.clear();
   int64_t at = 0;
@@ -351,8 +349,8 @@ void Follower::make_first_rows_fit() {
   wait_for_ids();
 }
 
-// Runs the rows that wait, the pending token's last: what stands behind that one, of each draft, goes to came_ and heads_.
-// Returns how many drafts there are.
+// Runs the rows that wait, the pending token's last: what stands behind that one goes to came_ and heads_. Returns how many
+// drafts there are.
 int64_t Follower::first_rows() {
   segments_.clear();
   int64_t at = 0;
@@ -409,13 +407,6 @@ void Follower::next_level() {
   pass_->begin(View<const int32_t, 1>(ids).slice(0, rows), segments_);
   run_level(next_, rows);
   finish_level(rows);
-}
-
-void Follower::run_level(const Buffer& features, int64_t rows) {
-  const auto of = [&](const Buffer& buffer) {
-    return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
-  };
-  net_->forward(*pass_, of(features), of(came_), of(heads_));
 }
 
 // Logits of a level's rows, in the target's numbering.

@@ -1,10 +1,9 @@
 // Follower: the proposer around a DraftNet. It keeps the network's cache in step with the target (every committed token goes
-// through once, with the target's own feature), drafts chains and dynamic trees from there, and forgets what was drafted: the
-// next round's rows overwrite it.
+// through once, with the target's feature), drafts chains and trees from there, and forgets them: the next round's rows overwrite
+// them.
 //
-// The network's cache has the pages of the target's. A page is shared with a later request where this drafter filled it
-// (stamps); a request that finds pages that it did not fill begins behind them, with a shorter memory: that costs acceptance,
-// never the output.
+// The network's cache has the pages of the target's. A later request shares a page where this drafter filled it (stamps), and
+// begins behind those that it did not, with a shorter memory: that costs acceptance, never the output.
 #pragma once
 
 #include "draft/confidence.h"
@@ -87,7 +86,12 @@ class Follower final : public Proposer {
   int64_t first_rows();
   void next_level();
   View<float, 2> logits_of(int64_t rows);
-  void run_level(const Buffer& features, int64_t rows);
+  void run_level(const Buffer& features, int64_t rows) {
+    const auto of = [&](const Buffer& buffer) {
+      return buffer ? buffer.view<float>(level_rows_, width_).slice(0, rows) : View<float, 2>{};
+    };
+    net_->forward(*pass_, of(features), of(came_), of(heads_));
+  }
   void finish_level(int64_t rows);
   // `blind`: the host does not know the drafts, which are `drafts`, of a chain.
   void sample(Draft&, View<const float, 2> logits, int64_t row, View<int32_t, 1> to, bool blind = false,

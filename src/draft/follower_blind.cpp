@@ -4,9 +4,9 @@
 
 namespace hunch {
 
-// On a device chains run blind: the choice of a level is the input of the next without the host in between, and nobody waits.
-// They are as long as was asked for: whether going on pays would have to be read first. The first level has as many rows as were
-// kept; those behind it are one unit where all chains are of one length, so that units come again.
+// On a device chains run blind: the choice of a level is the input of the next without the host in between. They are as long as
+// was asked for: whether going on pays would have to be read first. The first level has as many rows as were kept; those behind
+// it are one unit where all chains are of one length, so that units come again.
 void Follower::run_blind() {
   std::ranges::stable_sort(open_, [](const Draft* a, const Draft* b) { return a->deepest > b->deepest; });
   const int deepest = open_.front()->deepest;
@@ -75,10 +75,9 @@ TreeSlots Follower::slots_of(Slot slot) {
 }
 
 // Trees that keep the likeliest nodes (dynamic_tree.h) grow blind by the ops of backend/ops/tree.h: how many rows a level has is
-// known, which nodes they are is not. What attention reads must be known as well, so branches are columns: row i of a level
-// continues row i of every level before, and once the rows of a level are chosen the K and V of their ancestors move into their
-// columns. A row has the bits that it has under the tree's own mask: the same keys at the same places. The host waits for the
-// finished tree, once.
+// known, which nodes they are is not. What attention reads must be known too, so branches are columns: row i of a level continues
+// row i of those before, and once a level's rows are chosen the K and V of their ancestors move into their columns. A row has the
+// bits that it has under the tree's mask: the same keys at the same places. The host waits once, for the finished tree.
 void Follower::run_blind_trees() {
   grown_.assign(open_.begin(), open_.end());
   backend_.replay([&] { blind_tree_level(true); });

@@ -1,5 +1,5 @@
-// What a network of its own (one that takes tokens alone) is fed: every committed token once, in order, from position 0 on,
-// whatever waits, is shared, is rolled back or comes back. The network here says token + 1 and keeps a book of its rows.
+// What a network that takes tokens alone is fed: every committed token once, in order, from position 0 on, whatever waits, is
+// shared, rolled back or comes back. The network here says token + 1 and keeps a book of its rows.
 #include "draft/follower.h"
 
 #include "draft/test_drafts.h"

@@ -1,5 +1,5 @@
-// Trees of a Follower: what a level's choices add to them, and which nodes run next. Trees that share the target's noise try the
-// likeliest tokens and keep the best of all (dynamic_tree.h); those that are drawn keep what they drew (drawn_tree.h).
+// Trees of a Follower: what a level's choices add, and which nodes run next. Trees that share the target's noise try the
+// likeliest tokens and keep the best of all (dynamic_tree.h); drawn ones keep what they drew (drawn_tree.h).
 
 #include "draft/follower.h"
 

@@ -1,5 +1,5 @@
-// The tree that a device grows by ops is the tree that the host grows, node by node: for any number of levels, candidates and
-// rows, where shares are equal, or one, or vanish, and where fewer candidates are possible than were asked for.
+// The tree that a device grows by ops is the host's, node by node: for any number of levels, candidates and rows, where shares
+// are equal, or one, or vanish, and where fewer candidates are possible than asked for.
 
 #include <random>
 

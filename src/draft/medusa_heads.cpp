@@ -39,8 +39,8 @@ Status MedusaHeads::check_tensor(DrafterFile& file, const std::string& name, int
   return {};
 }
 
-// The layout of Medusa's authors: a sequence of layers per head, the output the last of them. Their code puts one layer object
-// into the sequence as often as there are layers, and a file may hold it once: later layers that it lacks are the first again.
+// The layout of Medusa's authors: a sequence of layers per head, the output the last. Their code repeats one layer object, so a
+// file may hold it once: later layers that it lacks are the first again.
 Status MedusaHeads::read_first(const Proposer::Setup& setup) {
   DrafterFile& file = *setup.file;
   HUNCH_TRY(const auto layers, file.config().integer("medusa_num_layers", 1, kMostLayers));
@@ -156,11 +156,4 @@ void MedusaHeads::transform(Backend& backend, int head, View<float, 2> x, View<f
     backend.gate({.gate = scratch, .up = one, .out = x, .accumulate = true});
   }
 }
-
-void MedusaHeads::logits(Backend& backend, int head, View<const float, 2> x, View<float, 2> logits) const {
-  const Weight* output = heads_[head].output ? heads_[head].output.get() : shared_.get();
-  if (output) multiply(backend, x, *output, {}, logits);
-  else target_->logits(backend, x, logits);
-}
-
 }

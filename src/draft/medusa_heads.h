@@ -1,6 +1,6 @@
 // MedusaHeads: the weights of Medusa's heads (Cai et al., 2024, section 2.1) from their two published layouts, for
-// proposers/medusa.cpp. Head h takes a hidden state of the target behind its last norm, the one that the target's own head would
-// turn into the token at the next position, and says what stands h + 1 further.
+// proposers/medusa.cpp. Head h takes the target's hidden state behind its last norm, which the target's own head would turn into
+// the next token, and says what stands h + 1 further.
 //
 //   x <- x + silu(W x + b), once a layer;  logits = output(x)
 #pragma once
@@ -27,7 +27,11 @@ class MedusaHeads {
 
   // All layers of a head but its output; x and scratch [rows][hidden].
   void transform(Backend&, int head, View<float, 2> x, View<float, 2> scratch) const;
-  void logits(Backend&, int head, View<const float, 2> x, View<float, 2> logits) const;
+  void logits(Backend& backend, int head, View<const float, 2> x, View<float, 2> logits) const {
+    const Weight* output = heads_[head].output ? heads_[head].output.get() : shared_.get();
+    if (output) multiply(backend, x, *output, {}, logits);
+    else target_->logits(backend, x, logits);
+  }
 
  private:
   struct Layer {

@@ -41,8 +41,8 @@ struct DraftLimits {
   int tree_top_k = 10;      // learned drafters' trees: tokens tried behind a node, and nodes of a level that go on
   // Learned drafters: the request's own shape, whose nodes are all that is tried. It outlives the call. Null: none.
   const StaticTree* shape = nullptr;
-  // A chain may end early, after the node with which the estimated chance that all of it is kept falls below this. The node that
-  // ends it stays: dropping a sampled node for what it is would bend the distribution.
+  // A chain may end early, with the node by which the estimated chance that all of it is kept falls below this. That node stays:
+  // dropping a sampled one for what it is would bend the distribution.
   float stop_below = 0;
   bool unchecked = false;  // guesses are said as they are: under every rule
 
@@ -148,8 +148,8 @@ class Proposer {
   // After every pass, where needs() says so: the rows that it made final of all sequences that use this proposer, prompt chunks
   // too. The views hold until the next pass.
   virtual void follow(std::span<const TargetRows>) {}
-  // Where ops run late, before the pass is waited for: every row of chains that are verified, whatever will be kept of it. What
-  // is listed here needs no list of its own behind the wait.
+  // Where ops run late, before the pass is waited for: every row of verified chains, kept or not. What is listed here needs no
+  // list behind the wait.
   virtual void preview(std::span<const TargetRows>) {}
   // Chunks of these sequences' prompts are at work, where ops run late: time to get ready for them.
   virtual void meanwhile(std::span<const Sequence* const>) {}

@@ -1,5 +1,5 @@
-// The contract of every registered proposer that needs no model: what it offers is a function of the sequence it was opened for,
-// within limits, whatever else happens in other slots.
+// The contract of every registered proposer that needs no model: what it offers is a function of its sequence, within limits,
+// whatever happens in other slots.
 #include "checkpoint/drafter_method.h"
 #include "draft/test_drafts.h"
 

@@ -1,6 +1,6 @@
-// RankAccuracy: how often the token of each rank of each head was the right one, where all before it were: what a static tree is
-// grown from. Learned from what was committed, over all requests of a proposer; forgets slowly. Drafts only: no output depends
-// on it. Allocates in its constructor only.
+// RankAccuracy: how often the token of each rank of each head was right where all before it were: what a static tree is grown
+// from. Learned from what was committed, over all requests of a proposer; forgets slowly. No output depends on it. Allocates in
+// its constructor only.
 #pragma once
 
 #include <cmath>

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 namespace hunch {
 namespace {
 
@@ -40,10 +38,6 @@ Result<StaticTree> StaticTree::make(std::span<const std::vector<int>> paths, int
     tree.nodes_.push_back({before.empty() ? -1 : int32_t(parent - sorted.begin()), path.back(), int32_t(path.size())});
   }
   return tree;
-}
-
-void StaticTree::reserve(int nodes, int depth) {
-  nodes_.reserve(nodes), growing_.reserve(nodes + 1), by_worth_.reserve(size_t(depth) * kMostRanks);
 }
 
 // A node's next child is the most accurate rank that it does not have yet, so one candidate per node is all there is to compare.
@@ -90,12 +84,6 @@ int StaticTree::ranks() const {
   int most = 0;
   for (const Node& node : nodes_) most = std::max(most, int(node.rank) + 1);
   return most;
-}
-
-bool StaticTree::branches() const { return size() > depth(); }
-
-bool StaticTree::goes_on(int index) const {
-  return std::any_of(nodes_.begin() + index + 1, nodes_.end(), [&](const Node& node) { return node.parent == index; });
 }
 
 std::string StaticTree::text() const {

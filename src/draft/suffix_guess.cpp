@@ -99,8 +99,8 @@ SuffixGuess follow_chain(const Counts& counts, Counts::Place place, int limit, d
   return guess;
 }
 
-// The `limit` most probable nodes: the best of the frontier joins the tree, its children join the frontier. No more than `limit`
-// of the frontier can ever be taken, so it is kept sorted and cut at that.
+// The `limit` most probable nodes: the best of the frontier joins the tree, its children join the frontier, which is kept sorted
+// and cut at `limit`.
 SuffixGuess grow_tree(const Counts& counts, const Counts::Place& matched, int limit, int max_depth, double min_probability) {
   struct Candidate {
     double probability = 0;
@@ -155,7 +155,7 @@ SuffixGuess guess_by_suffix(
     for (size_t len = 1; len <= std::min(end, context.size()) && tail[end - len] == context[context.size() - len]; ++len)
       starts[len] |= uint64_t(1) << (end - len);
   const auto matched = [&](int match) { return counts.matched(context, match, starts[match]); };
-  // The longest match that goes on: longer ones go on only where shorter ones do.
+  // The longest match that goes on, as shorter ones do.
   int longest = 0;
   for (int beyond = std::min(search.depth - 1, int(context.size())) + 1; beyond - longest > 1;) {
     const int match = longest + std::min((beyond - longest) / 2, longest + 1);
@@ -170,12 +170,12 @@ SuffixGuess guess_by_suffix(
     if (!search.branch) limit = std::min({limit, search.max_depth, search.depth - match});
     order[match - 1] = match;
   }
-  // Those that may score most come first: where text repeats itself, no other needs to be followed.
+  // Those that may score most come first: where text repeats itself, no other is followed.
   const auto last = order.begin() + longest;
   std::sort(order.begin(), last, [&](int a, int b) { return limits[a] > limits[b]; });
   SuffixGuess best;
   int best_match = 0;  // of equals the longest
-  // Of matches with one count all stand in the same places and go on alike: the first has the most tokens.
+  // Matches of one count stand in the same places and go on alike: the first has the most tokens.
   std::array<int32_t, kMaxSuffixDepth> followed;
   int num_followed = 0;
   for (const int match : std::span(order.begin(), last)) {

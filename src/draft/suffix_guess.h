@@ -25,8 +25,8 @@ struct SuffixGuess {
   std::array<int32_t, kMaxSuffixDepth> tokens{}, parents{};
 };
 
-// `context`: the last tokens of the sequence. `tail`: its end, of which the tree holds no suffix yet, at most depth - 1 tokens:
-// all suffixes of the tail are counted on top (empty if the tree is complete, or of other sequences).
+// `context`: the last tokens of the sequence. `tail`: its end, of which the tree holds no suffix yet, at most depth - 1 tokens,
+// all whose suffixes are counted on top (empty if the tree is complete, or of other sequences).
 SuffixGuess guess_by_suffix(
     const SuffixTree& tree, std::span<const int32_t> tail, std::span<const int32_t> context, const SuffixSearch& search);
 

@@ -23,10 +23,6 @@ void SuffixTree::reserve(int64_t tokens) {
     if (!is_free[node]) put(int32_t(node));
 }
 
-int64_t SuffixTree::bytes() const {
-  return int64_t(text_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t));
-}
-
 void SuffixTree::insert(uint32_t at, int len) {
   int32_t node = 0;
   ++nodes_[0].count;
@@ -101,31 +97,6 @@ bool SuffixTree::walk(Place& place, std::span<const int32_t> tokens) const {
   return true;
 }
 
-SuffixTree::Next SuffixTree::best(const Place& place) const {
-  const Node& node = nodes_[place.node];
-  if (place.used < node.len) return {token_at(node.text + place.used), node.count};
-  if (node.best < 0) return {};
-  return {token_at(nodes_[node.best].text), nodes_[node.best].count};
-}
-
-uint64_t SuffixTree::home(int32_t parent, int32_t token) const {
-  uint64_t x = uint64_t(uint32_t(parent)) << 32 | uint32_t(token);
-  x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDu;  // the finaliser of MurmurHash3
-  x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53u;
-  return (x ^ (x >> 33)) & (table_.size() - 1);
-}
-
-uint64_t SuffixTree::bucket(int32_t parent, int32_t token) const {
-  uint64_t at = home(parent, token);
-  for (;; at = (at + 1) & (table_.size() - 1)) {
-    const int32_t child = table_[at];
-    if (child < 0) return at;
-    if (nodes_[child].parent == parent && token_at(nodes_[child].text) == token) return at;
-  }
-}
-
-void SuffixTree::put(int32_t child) { table_[bucket(nodes_[child].parent, token_at(nodes_[child].text))] = child; }
-
 void SuffixTree::take(int32_t child) {
   uint64_t hole = bucket(nodes_[child].parent, token_at(nodes_[child].text));
   HUNCH_CHECK(table_[hole] == child);
@@ -189,14 +160,6 @@ void SuffixTree::raised(int32_t child) {
   const int32_t parent = nodes_[child].parent;
   int32_t& best = nodes_[parent].best;
   if (parent > 0 && (best < 0 || precedes(child, best))) best = child;
-}
-
-void SuffixTree::lowered(int32_t parent, int32_t child) {
-  Node& above = nodes_[parent];
-  if (parent == 0 || above.best != child) return;
-  above.best = above.first_child;
-  for (int32_t other = above.first_child; other >= 0; other = nodes_[other].next)
-    if (precedes(other, above.best)) above.best = other;
 }
 
 // The first `used` tokens of a node's label become a node of their own, above it.

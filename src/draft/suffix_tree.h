@@ -1,10 +1,9 @@
 // SuffixTree: counts of all substrings up to a depth, as a path-compressed trie of suffixes. The core of suffix decoding
 // (proposers/suffix.cpp).
 //
-// The tree knows exactly the suffixes that were inserted and not erased. count(w) is how many of them begin with w; it is
-// constant along an edge, so a place inside an edge has one continuation. Labels point into a ring of tokens, at the newest text
-// that runs through them, so that texts may be dropped oldest first once their suffixes are erased; or at the oldest, so that the
-// last suffixes may be.
+// The tree knows the suffixes that were inserted and not erased. count(w) is how many of them begin with w; it is constant along
+// an edge, so a place inside one has one continuation. Labels point into a ring of tokens, at the newest text that runs through
+// them, so that texts may go oldest first once their suffixes are erased; or at the oldest, so that the last suffixes may.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,9 @@ class SuffixTree {
   // Memory for texts of `tokens` tokens: kBytesPerToken each, tokens rounded up to a power of two. Grows; never forgets.
   void reserve(int64_t tokens);
   static constexpr int64_t kBytesPerToken = 96;
-  int64_t bytes() const;
+  int64_t bytes() const {
+    return int64_t(text_.capacity() * sizeof(int32_t) + nodes_.capacity() * sizeof(Node) + table_.capacity() * sizeof(int32_t));
+  }
   int64_t capacity() const { return std::ssize(text_); }  // tokens
 
   // Text positions count all tokens ever appended; those in [end() - capacity(), end()) can be read.
@@ -47,7 +48,12 @@ class SuffixTree {
   int32_t count(const Place& place) const { return nodes_[place.node].count; }
   int32_t count_after(Place place, int32_t token) const { return step(place, token) ? count(place) : 0; }
   // The most frequent next token, the lowest id among equals; count 0 if the string ends here. Not of the empty string.
-  Next best(const Place&) const;
+  Next best(const Place& place) const {
+    const Node& node = nodes_[place.node];
+    if (place.used < node.len) return {token_at(node.text + place.used), node.count};
+    if (node.best < 0) return {};
+    return {token_at(nodes_[node.best].text), nodes_[node.best].count};
+  }
   // visit(Next) for every next token, in no particular order.
   template <class Visit>
   void each_next(const Place& place, Visit&& visit) const {
@@ -68,17 +74,38 @@ class SuffixTree {
   };
   static constexpr int32_t kNone = -1;
 
-  uint64_t home(int32_t parent, int32_t token) const;
-  uint64_t bucket(int32_t parent, int32_t token) const;  // of the child, or the empty one where it belongs
-  void put(int32_t child);                               // into the table, by its parent and label
-  void take(int32_t child);                              // out of it
+  uint64_t home(int32_t parent, int32_t token) const {
+    uint64_t x = uint64_t(uint32_t(parent)) << 32 | uint32_t(token);
+    x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDu;  // the finaliser of MurmurHash3
+    x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53u;
+    return (x ^ (x >> 33)) & (table_.size() - 1);
+  }
+  // of the child, or the empty one where it belongs
+  uint64_t bucket(int32_t parent, int32_t token) const {
+    uint64_t at = home(parent, token);
+    for (;; at = (at + 1) & (table_.size() - 1)) {
+      const int32_t child = table_[at];
+      if (child < 0) return at;
+      if (nodes_[child].parent == parent && token_at(nodes_[child].text) == token) return at;
+    }
+  }
+  void put(int32_t child) {
+    table_[bucket(nodes_[child].parent, token_at(nodes_[child].text))] = child;
+  }                          // into the table, by its parent and label
+  void take(int32_t child);  // out of it
   int32_t new_node();
   void link(int32_t parent, int32_t child);  // as a child and into the table
   void unlink(int32_t child);
   void swap_in(int32_t old_child, int32_t new_child);  // at the same place of the tree, with the same first token
   bool precedes(int32_t a, int32_t b) const;           // count descending, token ascending
   void raised(int32_t child);
-  void lowered(int32_t parent, int32_t child);
+  void lowered(int32_t parent, int32_t child) {
+    Node& above = nodes_[parent];
+    if (parent == 0 || above.best != child) return;
+    above.best = above.first_child;
+    for (int32_t other = above.first_child; other >= 0; other = nodes_[other].next)
+      if (precedes(other, above.best)) above.best = other;
+  }
   int32_t split(int32_t node, int32_t used);
   void merge_with_only_child(int32_t node);
 

@@ -1,5 +1,4 @@
-// The alarm for a drafter that is never right: a wrong pairing of models costs speed and nothing else, so the result of a request
-// has to say it.
+// The alarm for a drafter that is never right: a wrong pairing of models costs only speed, so results have to say it.
 
 #include "engine/test_engines.h"
 
@@ -27,19 +26,18 @@ class Stubborn final : public Proposer {
 
 class Alarm : public testing::Test {
  protected:
-  Alarm() : engine(load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = 256})) {
+  Alarm() : engine(tiny_engine("qwen3-tied", "cpu", 1)) {
     EngineParts& parts = engine->parts();
     parts.options.drafters = {{.method = "eagle3", .path = "the-folder"}};
     auto made = std::make_unique<Stubborn>(kNeverSaid);
     drafter = made.get();
     parts.learned.push_back({.name = "eagle3", .path = "the-folder", .proposer = std::move(made)});
   }
-  // A request in which the drafter guesses `rounds` times: the first token comes of the prompt, and the last one of a round that
-  // has no room for a guess.
+  // A request in which the drafter guesses `rounds` times: the first token comes of the prompt, the last of a round without room
+  // for a guess.
   std::string warning_after(int rounds, const char* proposer = "eagle3") {
     auto request = ask(random_prompt(20, 256, 3), rounds + 2);
-    request.speculation.proposer = proposer;
-    request.speculation.num_tokens = 1;
+    guess(request, proposer, 1);
     request.sampling.allowed_token_ids = {kSaid};
     const auto run = generate(*engine, request);
     EXPECT_TRUE(run.lossless);

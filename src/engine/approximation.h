@@ -13,8 +13,8 @@ const std::vector<std::string_view>& precision_classes();  // strict first
 // "3,5" or "none" to layers, ascending. Errors: another form; layer 0, which has none before it; beyond `layers`.
 Result<std::vector<int>> reuse_layers_of(std::string_view text, int layers);
 
-// Fills plan.sharing and plan.approximation. Errors: unknown words, sizes out of range, a class other than strict for a model
-// without natively trained sparse attention, reuse without layers to reuse.
+// Fills plan.sharing and plan.approximation. Errors: unknown words, sizes out of range, a class but strict for a model without
+// natively trained sparse attention, reuse without layers.
 Status plan_approximation(const SpeculationOptions&, const EngineParts&, RequestPlan&);
 
 // Method profile: the drafter and the size of what it may guess, of all strategies that were loaded. After plan_approximation().

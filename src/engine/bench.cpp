@@ -89,8 +89,6 @@ PassCost DepthBench::time(
   return cost;
 }
 
-PassCost DepthBench::plain(int repeats) { return time(repeats, Segment::Phase::Verify, 1, nullptr, *parts_.model); }
-
 PassCost DepthBench::verify(int rows, int repeats, bool policy) {
   HUNCH_CHECK(rows <= plan_.gamma + 1);
   if (policy) draft(1);  // leaves the log-sum-exps that weights are taken by
@@ -102,11 +100,6 @@ PassCost DepthBench::verify(const StaticTree& shape, int repeats) {
   std::vector<int32_t> parents{-1};
   for (int node = 0; node < shape.size(); ++node) parents.push_back(shape.node(node).parent + 1);
   return time(repeats, Segment::Phase::Verify, shape.size() + 1, nullptr, *parts_.model, parents);
-}
-
-PassCost DepthBench::draft(int repeats, int rows) {
-  time(1, Segment::Phase::Verify, 1, policy_.get(), *parts_.model);  // a selection to read
-  return time(repeats, Segment::Phase::Draft, rows, policy_.get(), draft_weights_ ? *draft_weights_ : *parts_.model);
 }
 
 double streaming_read_ceiling(int threads, size_t bytes, int repeats) {

@@ -1,5 +1,5 @@
-// DepthBench: times single passes at a context depth, for `hunch bench`. The cache is filled with noise instead of a prefill:
-// what a pass costs does not depend on what the entries say. Bytes come from the backend's counters.
+// DepthBench: times single passes at a context depth, for `hunch bench`. The cache is filled with noise: what a pass costs does
+// not depend on what entries say. Bytes come from the backend's counters.
 #pragma once
 
 #include "draft/static_tree.h"
@@ -21,13 +21,16 @@ class DepthBench {
   ~DepthBench();
 
   // A plain step: one row, logits and a sampled token.
-  PassCost plain(int repeats);
+  PassCost plain(int repeats) { return time(repeats, Segment::Phase::Verify, 1, nullptr, *parts_.model); }
   // A verify pass of `rows` rows with the policy's scores and selection, or without (`policy` false).
   PassCost verify(int rows, int repeats, bool policy);
   // The same of a tree, without scores.
   PassCost verify(const StaticTree&, int repeats);
   // One draft step over the selection made by verify(); of `rows` rows where a guess runs along.
-  PassCost draft(int repeats, int rows = 1);
+  PassCost draft(int repeats, int rows = 1) {
+    time(1, Segment::Phase::Verify, 1, policy_.get(), *parts_.model);  // a selection to read
+    return time(repeats, Segment::Phase::Draft, rows, policy_.get(), draft_weights_ ? *draft_weights_ : *parts_.model);
+  }
 
  private:
   DepthBench(EngineParts&, const RequestPlan&);

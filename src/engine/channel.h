@@ -1,5 +1,5 @@
-// Channel: the way from the engine's thread to the one consumer of a request. Bounded: a consumer that falls behind pauses its
-// own request. Used by Service and by TokenStream. A consumer without a thread of its own is told of news by a callback.
+// Channel: from the engine's thread to the one consumer of a request. Bounded: a consumer that falls behind pauses its own
+// request. Used by Service and TokenStream. A consumer without a thread is told of news by a callback.
 #pragma once
 
 #include <atomic>

@@ -19,7 +19,7 @@ constexpr int kLookup = 0, kSelf = 1, kLearned = 2;
 constexpr int kTreeWidth = 3, kTreeWidthOfDevices = 6, kDeepestTree = 8;
 
 // How often a suffix guess was kept, by position, where the past says that less than 1, 2, 4, 8 ... of it will be: counted on
-// books, code, records and edits with the shipped model. Where a request starts from; its own rounds soon count more.
+// books, code, records and edits with the shipped model. A request's own rounds soon count more.
 constexpr double kPriorRounds = 16;
 constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
     {0.18, 0.3, 0.4, 0.5},
@@ -29,9 +29,9 @@ constexpr std::array<std::array<double, 4>, 5> kLookupPrior = {{
     {0.93, 0.95, 0.95, 0.95},
 }};
 
-// The drafter knows how sure it is of every single token, the planner only how sure it is on average: a chain that goes well may
-// go on a little longer than planned, and one that goes badly ends early. Ended too late, it costs a draft step; too early, a
-// share of a whole pass, so the threshold stays below break-even.
+// The drafter knows how sure it is of every token, the planner only of the average: a chain that goes well may go on a little
+// longer than planned, one that goes badly ends early. Too late costs a draft step, too early a share of a whole pass: the
+// threshold stays below break-even.
 constexpr int kBeyondPlan = 2;
 constexpr float kStopScale = 0.6f;
 
@@ -171,14 +171,7 @@ bool Controller::may_draft_itself(const Running& who) const {
   return !copy || (!copy_failed_ && (who.sequence.len() >= kSelfFrom || parts_.has_draft_weights(*copy)));
 }
 
-void Controller::get_ready(const Running& who) {
-  if (who.plan.planned && who.plan.draft_weights && may_draft_itself(who))
-    copy_failed_ = !parts_.draft_weights(*who.plan.draft_weights).ok();
-}
-
 int Controller::drafter_of(int arm) const { return arm < num_chains_ ? arm : kLearned + arm - num_chains_; }
-
-int Controller::width_of(int arm) const { return arm < 0 ? 1 : planner_.options().arms[arm].width; }
 
 // A tree's count whether or not the best of its nodes stand in the last of them.
 int Controller::levels_of(const Running& who) const {
@@ -231,12 +224,6 @@ void Controller::decide(std::span<Running* const> requests, Step& step) {
   }
 }
 
-double Controller::plain_ms(const StepReport& report) const {
-  if (report.chunks > 0 || report.decodes == 0) return 0;
-  const PassShape plain{.rows = double(report.decodes), .sequences = report.decodes, .entries = double(report.entries)};
-  return table_.verify.known(plain) ? table_.verify.ms(plain) : 0;
-}
-
 void Controller::record(const StepReport& report, std::span<Running* const> decoded) {
   for (const Running* who : decoded)
     if (who->planned)
@@ -246,10 +233,10 @@ void Controller::record(const StepReport& report, std::span<Running* const> deco
           .accepted = who->emitted_drafts,
           .stopped_early = drafter_of(who->arm) >= kSelf && width_of(who->arm) == 1 && who->tree().size < who->want_drafts,
       });
-  // Passes that a prompt's rows slowed down say nothing about decoding.
+  // Passes with a prompt's rows say nothing about decoding.
   if (report.chunks > 0 || report.decodes == 0 || report.sparse) return;
-  // Nor do guesses whose kernels are new to a device about what they will cost: found dear, they would not be made again.
-  // An arm whose kernels stay new, as it is seldom used, costs what that takes.
+  // Nor do guesses whose kernels are new to a device about their cost: found dear, they would not be made again. An arm whose
+  // kernels stay new, as it is seldom used, costs what that takes.
   if (report.launched > 0 && report.verify_rows > report.decodes) {
     uint32_t arms = 0;
     for (const Running* who : decoded)

@@ -1,6 +1,6 @@
-// Controller: the planner at work. For requests with method `auto` it asks the lookups what they have, lets the planner decide,
-// as it does the number of guesses for those that are paced (plan.h), and feeds table and planner with what the step took and
-// gave. Owned and called by Service; keeps the cost table between runs.
+// Controller: the planner at work. For requests with method `auto` it asks the lookups what they have and lets the planner
+// decide, as it does the number of guesses of paced ones (plan.h); it feeds table and planner with what the step took and gave.
+// Owned and called by Service; keeps the cost table between runs.
 #pragma once
 
 #include "engine/mask_costs.h"
@@ -17,13 +17,19 @@ class Controller {
   double ratio() const { return ratio_; }
   int tree_nodes() const;  // of the greatest tree that the planner may ask for; 0: it asks for none
 
-  // Before a request begins: makes what its drafts may need, if its prompt is long enough for them. Else that is made when they
-  // do.
-  void get_ready(const Running&);
+  // Before a request begins: makes what its drafts may need, if its prompt is long enough. Else that is made when they do.
+  void get_ready(const Running& who) {
+    if (who.plan.planned && who.plan.draft_weights && may_draft_itself(who))
+      copy_failed_ = !parts_.draft_weights(*who.plan.draft_weights).ok();
+  }
   // Decides the next round of requests that decode (planned and paced ones only): chosen, want_drafts, learns, stop_below.
   void decide(std::span<Running* const>, Step&);
   // What a plain step of the same requests would have taken, milliseconds; 0: not known, or a prompt's rows were in the step.
-  double plain_ms(const StepReport&) const;
+  double plain_ms(const StepReport& report) const {
+    if (report.chunks > 0 || report.decodes == 0) return 0;
+    const PassShape plain{.rows = double(report.decodes), .sequences = report.decodes, .entries = double(report.entries)};
+    return table_.verify.known(plain) ? table_.verify.ms(plain) : 0;
+  }
   // After the step. `decoded`: all requests of it that decoded, whatever their method.
   void record(const StepReport&, std::span<Running* const> decoded);
 
@@ -31,7 +37,7 @@ class Controller {
   std::string seen_path(int arm) const;
   RequestView view_of(const Running&) const;
   int drafter_of(int arm) const;  // among auto's; -1: plain
-  int width_of(int arm) const;
+  int width_of(int arm) const { return arm < 0 ? 1 : planner_.options().arms[arm].width; }
   int levels_of(const Running&) const;
   bool may_draft_itself(const Running&) const;
 

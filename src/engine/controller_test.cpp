@@ -1,5 +1,5 @@
-// Method auto with a learned drafter: the planner's trees reach the drafter as trees, its chains as chains, and the stream is
-// that of plain decoding. Times are made up, so that what is chosen does not depend on the machine.
+// Method auto with a learned drafter: the planner's trees reach it as trees, its chains as chains, and the stream is plain
+// decoding's. Times are made up, so that choices do not depend on the machine.
 #include "engine/controller.h"
 
 #include <filesystem>
@@ -30,7 +30,7 @@ class TreesUnderAuto : public testing::Test {
     Controller controller(engine->parts());
     const bool paced = request.speculation.proposer == "self";
     if (!paced) request.speculation.proposer = "auto", request.speculation.tree_tokens = tree_tokens;
-    auto plan = good(plan_request(request, {}, 64, engine->parts().model->shape().layers));
+    auto plan = good(plan_request(request, {}, 64, shape_of(*engine).layers));
     if (paced) pace(request, 64, plan);
     else plan.drafters.push_back("eagle3");
     if (!paced && plan.nodes == plan.gamma) plan.planned_nodes = controller.tree_nodes();
@@ -68,8 +68,7 @@ class TreesUnderAuto : public testing::Test {
     return seen;
   }
   static Request request(double temperature) {
-    auto out = ask(random_prompt(60, 256, 8), 150);
-    out.sampling.temperature = temperature;
+    auto out = ask(random_prompt(60, 256, 8), 150, temperature);
     out.sampling.allowed_token_ids = {3, 17, 40, 41, 99};  // random heads are right now and then
     return out;
   }
@@ -79,7 +78,7 @@ class TreesUnderAuto : public testing::Test {
 
 // What is learned of passes alone: those that read a prompt too, or leave something out, would look dear or cheap.
 TEST(ControllerFiles, HoldWhatWasTunedAndWhatWasLearned) {
-  const auto engine = load({.model = tiny_path("qwen3-deep"), .threads = 1, .context_len = 256});
+  const auto engine = tiny_engine("qwen3-deep", "cpu", 1);
   EngineParts& parts = engine->parts();
   parts.options.keep_costs = true;
   const CostKey key = cost_key(parts);
@@ -99,8 +98,8 @@ TEST(ControllerFiles, HoldWhatWasTunedAndWhatWasLearned) {
   for (const char* kind : {"costs", "seen-self", "seen-suffix", "profile"}) std::filesystem::remove(cache_path(kind, key));
 }
 
-// The next turn of a conversation finds all whole pages of the last one in the drafter's cache too, those that were still waiting
-// to be read when it ended: it guesses as if it had read everything itself.
+// The next turn of a conversation finds all whole pages of the last in the drafter's cache too, even those that waited to be read
+// when it ended: it guesses as if it had read everything itself.
 TEST(DrafterPages, AreWholeForTheNextTurn) {
   int rounds = 0;
   for (const int answer : {40, 57, 70, 93, 111}) {
@@ -113,9 +112,9 @@ TEST(DrafterPages, AreWholeForTheNextTurn) {
           .drafters = {{.path = tiny_path("eagle3")}}});
       auto turn = ask(random_prompt(60, 256, 8), answer);
       turn.sampling.allowed_token_ids = {3, 17, 40, 41, 99};
-      turn.speculation.proposer = "eagle3", turn.speculation.num_tokens = 4;
+      guess(turn, "eagle3", 4);
       const auto first = generate(*engine, turn);
-      turn.prompt.insert(turn.prompt.end(), first.tokens.begin(), first.tokens.end());
+      append(turn.prompt, first.tokens);
       turn.prompt.insert(turn.prompt.end(), {5, 6, 7});
       turn.max_tokens = 60;
       const auto second = generate(*engine, turn);
@@ -139,11 +138,9 @@ TEST(PredictionModules, ReadTheSideOfTheNormThatWasAskedFor) {
 TEST_F(TreesUnderAuto, MakesNoWeightsForDraftsBeforeTheyPay) {
   auto asked = request(0);
   asked.speculation.draft_weights = "q4_0";
-  asked.speculation.proposer = "auto";
-  EXPECT_EQ(generate(*engine, asked).tokens, plain_stream(*engine, asked));
+  EXPECT_EQ(generate_by("auto", *engine, asked).tokens, plain_stream(*engine, asked));
   EXPECT_FALSE(engine->parts().has_draft_weights(DType::Q4_0));
-  asked.speculation.proposer = "self";
-  generate(*engine, asked);
+  generate_by("self", *engine, asked);
   EXPECT_TRUE(engine->parts().has_draft_weights(DType::Q4_0));
 }
 

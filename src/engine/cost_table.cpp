@@ -50,10 +50,6 @@ PassModel::PassModel(const Terms& prior) {
   take_powers();
 }
 
-void PassModel::take_powers() {
-  for (size_t i = 0; i < kTerms; ++i) values_[i] = std::exp(terms_[i].mean);
-}
-
 PassModel::Parts PassModel::parts(const PassShape& shape) const {
   Parts out;
   const double sequences = std::max(1, shape.sequences), rows = std::max(shape.rows, sequences);
@@ -87,10 +83,8 @@ PassModel::Parts PassModel::parts(const PassShape& shape) const {
   return out;
 }
 
-double PassModel::ms(const PassShape& shape) const { return std::exp(parts(shape).log_ms); }
-
 // A Kalman filter over the logarithms with a diagonal covariance: every estimate moves by its share in the pass and by how little
-// is known of it. Unknown terms learn from the first passes, known ones average over many.
+// is known of it.
 void PassModel::record(const PassShape& shape, double ms) {
   if (!std::isfinite(ms) || ms <= 0) return;
   const Parts p = parts(shape);
@@ -161,7 +155,7 @@ Status PassModel::from_json(const json& in) {
 
 namespace {
 
-// A pass is read out of memory or, small, it is the starts of its kernels, a dozen a layer. 160 rows hide behind weights.
+// A pass is read out of memory or, small, the starts of its kernels, a dozen a layer. 160 rows hide behind weights.
 PassModel::Terms device_terms(double weights, double entry, int layers) {
   return {
       .fixed = layers * 0.03,
@@ -177,7 +171,7 @@ PassModel::Terms device_terms(double weights, double entry, int layers) {
 
 CostTable::CostTable(const CostPriors& priors) : verify({}) {
   // Arithmetic is guessed low on purpose (eight rows hide behind the cache they read): what looks cheap is tried and corrected,
-  // what looks dear would never be measured.
+  // what looks dear never.
   const double ms_per_byte = 1e3 / priors.bytes_per_second;
   const double weights = priors.weight_bytes * ms_per_byte, entry = priors.kv_bytes_per_token * ms_per_byte;
   if (priors.device_layers > 0) {
@@ -201,7 +195,7 @@ CostTable::CostTable(const CostPriors& priors) : verify({}) {
     const double w = draft.weight_bytes * ms_per_byte;
     const double entry = (draft.kv_bytes_per_token > 0 ? draft.kv_bytes_per_token : priors.kv_bytes_per_token) * ms_per_byte;
     // Selected entries and coarser weights stay in the caches: half of what memory would take. Choosing entries reads scores, a
-    // small part of what the entries themselves are.
+    // small part of theirs.
     drafts.push_back({
         draft.name,
         PassModel({

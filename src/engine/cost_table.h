@@ -1,9 +1,10 @@
 // CostTable: what a pass costs on this machine, in milliseconds. The planner reads it; the engine feeds it with every real pass.
-// A few physical terms (bytes over bandwidth, arithmetic over rate) give the form, small corrections on a coarse grid what the
-// terms miss; both are learned live, so that nothing has to be measured before the first token. Device-free.
+// A few physical terms (bytes over bandwidth, arithmetic over rate) give the form, corrections on a coarse grid what they miss;
+// both are learned live: nothing is measured before the first token. Device-free.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -30,9 +31,9 @@ class PassModel {
   };
   explicit PassModel(const Terms& prior);
 
-  double ms(const PassShape&) const;
-  // A pass of this shape took so long. Cheap, allocates nothing. Outliers move it by a bounded step; times that are no positive
-  // finite number are ignored.
+  double ms(const PassShape& shape) const { return std::exp(parts(shape).log_ms); }
+  // A pass of this shape took so long. Cheap, allocates nothing. Outliers move it by a bounded step; only positive finite times
+  // count.
   void record(const PassShape&, double ms);
   // Passes of about this shape (half to twice of everything) were seen, here or in the file that was read.
   bool known(const PassShape&) const;
@@ -58,7 +59,9 @@ class PassModel {
     std::array<Corner, 8> corners{};
   };
   Parts parts(const PassShape&) const;
-  void take_powers();
+  void take_powers() {
+    for (size_t i = 0; i < kTerms; ++i) values_[i] = std::exp(terms_[i].mean);
+  }
 
   std::array<Estimate, kTerms> terms_;
   std::array<double, kTerms> values_;  // exp(mean) of terms_
@@ -66,8 +69,8 @@ class PassModel {
   int64_t recorded_ = 0;
 };
 
-// What a network's chain takes before its first step, in steps: what became final since the last one goes first. A regression of
-// times over steps, in which old ones fade.
+// What a network's chain takes before its first step, in steps, as what became final goes first: a regression of times over
+// steps, in which old ones fade.
 class ChainStart {
  public:
   double steps() const;                    // at least 0
@@ -110,8 +113,8 @@ class CostTable {
 
   // A pass of the target: one row a sequence is plain decoding, more are verify.
   PassModel verify;
-  // Once per kind of draft (index of CostPriors::drafts): a draft step (one row a sequence, `entries` those of the selections),
-  // and what learning a selection adds to a verify pass (scores, choosing, copying; `entries` those of the whole contexts).
+  // By kind of draft (index of CostPriors::drafts): a draft step (one row a sequence, `entries` of the selections), and what
+  // learning a selection adds to a verify pass (scores, choosing, copying; `entries` of the whole contexts).
   struct Draft {
     std::string name;
     PassModel step, learn;

@@ -1,4 +1,4 @@
-// The table of costs: what it learns, how it shrugs off outliers, and what it does with files that are not its own.
+// The table of costs: what it learns, how it shrugs off outliers, what it does with foreign files.
 #include "engine/cost_table.h"
 
 #include <gtest/gtest.h>

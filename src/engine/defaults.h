@@ -1,5 +1,5 @@
-// What an option means when it is absent. The speculation defaults are those that `hunch bench` found best on a two-core CPU with
-// the shipped model (docs/results.md).
+// What an absent option means. The speculation defaults are those that `hunch bench` found best on a two-core CPU with the
+// shipped model (docs/results.md).
 #pragma once
 
 #include <cstdint>

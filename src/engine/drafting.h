@@ -1,5 +1,5 @@
-// Drafting: the instances of proposers and policies, shared by all requests that ask for the same settings. Made at the first
-// such request; those that nobody uses any more make room for new ones.
+// Drafting: the instances of proposers and policies, shared by all requests of the same settings. Made at the first; those that
+// nobody uses any more make room for new ones.
 #pragma once
 
 #include <list>

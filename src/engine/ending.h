@@ -1,5 +1,5 @@
 // Ending: what a request's tokens say, and where they end: an end-of-generation or stop id, a stop text, the token limit. Tokens
-// behind the end were never said, whoever guessed them.
+// behind the end were never said.
 #pragma once
 
 #include <algorithm>

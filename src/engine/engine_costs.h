@@ -16,7 +16,7 @@ std::string draft_kind_name(const RequestPlan&);
 CostPriors cost_priors(EngineParts&, const RequestPlan&);
 
 // Times plain, verify, draft and learning passes of one sequence at these depths, `repeats` of each, into the table (whose first
-// kind of draft is that of the plan). Depths that do not fit the context are passed over. Errors: those of DepthBench.
+// kind of draft is the plan's). Depths beyond the context are passed over. Errors: those of DepthBench.
 Status measure_costs(
     EngineParts&, const RequestPlan&, std::span<const int64_t> depths, std::span<const int64_t> rows, int repeats, CostTable&);
 

@@ -1,5 +1,5 @@
-// The life of a request: limits, ends, refusals, interruption, NaN. Uses the toy model, whose next token a test can dictate, and
-// one tiny model.
+// The life of a request: limits, ends, refusals, interruption, NaN; with the toy model, whose next token a test dictates, and a
+// tiny one.
 
 #include <numeric>
 
@@ -116,16 +116,15 @@ class Bushy final : public Proposer {
     }
   }
 };
-const Register<Proposer> bushy{
-    "bushy", "for tests", [](const Proposer::Setup&) -> Proposer::Made { return std::unique_ptr<Proposer>(new Bushy); }};
+const Register<Proposer> bushy{"bushy", "for tests", make_proposer<Bushy>};
 
-// Guesses a level apart share their place in the text: only the depth of a tree has to end where the request does, and only its
-// nodes where the context does.
+// Guesses of a level share their place in the text: only a tree's depth has to end where the request does, only its nodes where
+// the context does.
 TEST(Step, ATreeIsAsWideAsEverWhereFewTokensAreLeft) {
   for (const int context : {64, 128})
     for (const int max_tokens : {1, 2, 3, 5, 6, 7, 26, 63}) {
       auto request = ask(max_tokens);
-      request.speculation.proposer = "bushy", request.speculation.tree_tokens = 12;
+      guess(request, "bushy", 4, 12);
       const Life life = live(counting(), context, request);
       const int64_t end = std::min(context, 1 + max_tokens);
       EXPECT_EQ(life.tokens, counted(0, end)) << context << " " << max_tokens;
@@ -207,10 +206,8 @@ class Whole : public testing::Test {
     return test::load({.model = tiny_path("qwen3-tied"), .threads = 1, .context_len = context, .chunk_len = chunk_len});
   }
   static Request request(int prompt_len, int64_t max_tokens, const char* proposer = "self") {
-    auto request = test::ask(random_prompt(prompt_len, 256, 5), max_tokens);
-    request.sampling.temperature = 0.8;
-    request.speculation.proposer = proposer;
-    request.speculation.num_tokens = 5;
+    auto request = test::ask(random_prompt(prompt_len, 256, 5), max_tokens, 0.8);
+    guess(request, proposer, 5);
     request.speculation.ratio = 0.05;
     return request;
   }
@@ -373,13 +370,12 @@ TEST_F(Whole, TreesEndWithTheContext) {
 }
 
 TEST(Experts, ThatAStepReadsAreCounted) {
-  auto engine = load({.model = tiny_path("qwen3-moe"), .threads = 1, .context_len = 256});
+  auto engine = tiny_engine("qwen3-moe", "cpu", 1);
   auto request = test::ask(random_prompt(60, 256, 1), 20);
   const auto plain = generate(*engine, request);
   EXPECT_GT(plain.steps, 0);
   EXPECT_EQ(plain.experts_per_step(), 6);  // two layers with experts, three of each
-  request.speculation.proposer = "self";
-  const auto drafted = generate(*engine, request);
+  const auto drafted = generate_by("self", *engine, request);
   EXPECT_GT(drafted.experts_per_step(), 6);
   EXPECT_GT(engine->stats().experts_read, plain.experts_read + drafted.experts_read);  // the prompts' as well
 }

@@ -1,5 +1,5 @@
-// See grammar_drafts.h. Forced bytes become tokens as the tokenizer would spell them. A model may spell them otherwise; then the
-// guess is wrong and nothing else.
+// Forced bytes become tokens as the tokenizer would spell them. Where a model spells them otherwise the guess is wrong, nothing
+// else.
 #include "engine/grammar_drafts.h"
 
 #include "text/unicode.h"

@@ -1,5 +1,5 @@
-// Guesses of a request with a grammar: what it refuses is cut off before the pass that verifies, and what it leaves no choice
-// about is guessed for free. Guesses never change the output. Called by Step.
+// Guesses of a request with a grammar: what it refuses is cut off before the verifying pass, what it leaves no choice about is
+// guessed for free. The output stays the same. Called by Step.
 #pragma once
 
 #include "draft/draft_tree.h"

@@ -1,5 +1,5 @@
-// See grammar_mask.h. The automaton walks a tree of paths by taking and giving back tokens; what it said about a place is kept
-// for the round, so that a guess that was drafted under its mask costs nothing more in the pass that verifies it.
+// The automaton walks a tree of paths by taking and giving back tokens; what it said about a place is kept for the round, so that
+// a guess drafted under its mask costs nothing more in the pass that verifies it.
 #include "engine/grammar_mask.h"
 
 #include <time.h>
@@ -73,21 +73,8 @@ TokenMask::Row GrammarMask::after(std::span<const int32_t> path) {
   return {masks_[place].get(), places_[place].only_ends};
 }
 
-int GrammarMask::step(int place, int32_t token) {
-  const Bounded bounded(*this);
-  const int next = find(place, token);
-  return places_[next].allowed ? next : -1;
-}
-
 bool GrammarMask::may_say(int place, int32_t token) {
   return step(place, token) >= 0 && !(keep_going_ && std::ranges::find(end_ids_, token) != end_ids_.end());
-}
-
-std::string GrammarMask::forced(int place, size_t most_bytes) {
-  const Bounded bounded(*this);
-  if (broken_ || !places_[place].allowed) return {};
-  go_to(place);
-  return state_.forced(most_bytes);
 }
 
 // The place behind `token`, allowed or not; behind a refused one everything is.

@@ -24,9 +24,18 @@ class GrammarMask final : public TokenMask {
   // Places in the tree of paths that were asked about since the last append(): 0 is the committed output. The place behind one
   // more token, or -1 where it is refused.
   static constexpr int kCommitted = 0;
-  int step(int place, int32_t token);
+  int step(int place, int32_t token) {
+    const Bounded bounded(*this);
+    const int next = find(place, token);
+    return places_[next].allowed ? next : -1;
+  }
   // Bytes that every continuation from there begins with, so many at most.
-  std::string forced(int place, size_t most_bytes);
+  std::string forced(int place, size_t most_bytes) {
+    const Bounded bounded(*this);
+    if (broken_ || !places_[place].allowed) return {};
+    go_to(place);
+    return state_.forced(most_bytes);
+  }
 
   // Masks of so many places will be asked for, the first that were: workers, if there are any, fill them.
   void fill_soon(int places);

@@ -170,12 +170,6 @@ Result<VocabMap> EngineParts::open_draft_model(const DrafterOptions& wanted, Lea
   return match_vocabularies({*tokenizer, of_target, options.model}, {*own, columns, wanted.path}, wanted.vocab_mode);
 }
 
-Proposer* EngineParts::learned_named(const std::string& name) const {
-  for (const Learned& drafter : learned)
-    if (drafter.name == name) return drafter.proposer.get();
-  return nullptr;
-}
-
 // How many rows a step may have, and how many of them may want an answer.
 Status EngineParts::plan_limits() {
   const int seqs = options.max_num_seqs;
@@ -209,7 +203,7 @@ Status EngineParts::plan_limits() {
 }
 
 // Memory is planned, then taken once: what --kv-memory says, else the context asked for (or the model's) for as many requests as
-// may run at once, up to a few GiB or a share of the device. What is given beyond that keeps beginnings of earlier requests.
+// may run at once, up to a few GiB or a share of the device. What is beyond that keeps beginnings of earlier requests.
 Status EngineParts::plan_memory() {
   const int64_t trained = model->shape().context_len, page_bytes = this->page_bytes();
   const auto pages_of = [](int64_t entries) { return (entries + kPageLen - 1) / kPageLen; };
@@ -276,11 +270,6 @@ Status EngineParts::plan_memory() {
   }
   if (options.prefix_caching) prefix_cache.emplace(*pool);
   return {};
-}
-
-KvGeometry EngineParts::geometry_of(KvGeometry drafter) const {
-  drafter.dtype = geometry.dtype;
-  return drafter;
 }
 
 // Of the target and of every drafter: they share page tables.

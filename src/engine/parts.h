@@ -57,7 +57,11 @@ class EngineParts {
     int64_t luckless = 0;  // rounds that it drafted since one of its tokens was kept
   };
   std::vector<Learned> learned;
-  Proposer* learned_named(const std::string& name) const;
+  Proposer* learned_named(const std::string& name) const {
+    for (const Learned& drafter : learned)
+      if (drafter.name == name) return drafter.proposer.get();
+    return nullptr;
+  }
   std::span<Proposer* const> followers() const { return followers_; }
   std::optional<std::vector<int>> reuse_layers;       // that options.reuse_schedule names
   std::unique_ptr<const StrategyProfile> strategies;  // of options.strategies; null: none
@@ -84,7 +88,10 @@ class EngineParts {
   Status plan_limits();
   Status plan_memory();
   double draft_copy_bytes() const;
-  KvGeometry geometry_of(KvGeometry drafter) const;
+  KvGeometry geometry_of(KvGeometry drafter) const {
+    drafter.dtype = geometry.dtype;
+    return drafter;
+  }
   std::map<DType, std::unique_ptr<Model>> draft_weights_;
   std::mutex grammars_mutex_;
   std::unique_ptr<GrammarCompiler> grammars_;

@@ -109,16 +109,10 @@ Result<RequestPlan> plan_request(
   if (o.spread < 0 || o.spread > 1024) return usage_error("spread is {}; it must lie in [0, 1024]", o.spread);
   if (o.sinks < -1 || o.recent < 0) return usage_error("sinks and recent must be 0 or more");
   plan.policy.sinks = o.sinks >= 0 ? o.sinks : o.policy == "streamingllm" ? defaults::kStreamingSinks : 0;
-  plan.policy.recent = o.recent;
-  plan.policy.metric = o.metric;
-  plan.policy.rows = o.rows;
-  plan.policy.combine = o.combine;
-  plan.policy.share = o.share;
-  plan.policy.spread = o.spread;
-  plan.policy.max_tokens = o.max_entries;
-  plan.policy.page = o.page;
-  plan.policy.block = o.block;
-  plan.policy.layer_step = o.layer_step;
+  PolicyOptions& policy = plan.policy;
+  policy.recent = o.recent, policy.spread = o.spread, policy.max_tokens = o.max_entries;
+  policy.metric = o.metric, policy.rows = o.rows, policy.combine = o.combine, policy.share = o.share;
+  policy.page = o.page, policy.block = o.block, policy.layer_step = o.layer_step;
   if (o.layer_step < 1 || o.layer_step > 64)
     return usage_error("a layer step of {}: one choice serves 1 to 64 layers", o.layer_step);
   if (o.block < 1 || o.block > 64) return usage_error("blocks of {} entries; they must hold 1 to 64", o.block);

@@ -46,7 +46,7 @@ Result<RequestPlan> plan_request(
     const Request&, const SamplingDefaults&, int max_draft, int layers = 0, double bits_per_weight = 0);
 
 // Method self, asked for no number of guesses: the planner says how many, one at least. Only where drafts and checks read what is
-// usual: what the planner knows of self, and keeps from run to run, is about that.
+// usual, which is what the planner knows of self and keeps from run to run.
 void pace(const Request&, int max_draft, RequestPlan&);
 
 // A plan for this engine: an error as well where what was loaded cannot.

@@ -44,7 +44,7 @@ Planner::Planner(const CostTable& table, PlannerOptions options) : table_(table)
 
 void Planner::open(int slot) {
   Slot& s = slots_[slot];
-  // What lookups found for the last request is what they are thought to find for this one, until its own rounds say more.
+  // What lookups found for the last request they are thought to find for this one, until its own rounds say more.
   if (s.rounds >= kUsualRounds) {
     usual_ = {.recent_tokens = kCarried * s.recent_tokens, .recent_time = kCarried * s.recent_time};
     for (size_t i = 0; i < s.runs.size(); ++i) usual_.runs[i] = {kCarried * s.runs[i].rounds, kCarried * s.runs[i].missed};
@@ -54,12 +54,8 @@ void Planner::open(int slot) {
   for (Evidence& e : s.arms) e.probe_at = kFirstProbe, e.interval = kShortest;
 }
 
-double Planner::may_lose(const Slot& s, int arm) const {
-  return options_.loss_free + options_.loss_share * s.tokens - s.lost[arm];
-}
-
-// Where lookups find something most of the time, time is worth what they make of it, and no longer what rounds without them do:
-// a slow round of passes then only delays the next match.
+// Where lookups find something most of the time, time is worth what they make of it, not what rounds without them do: a slow
+// round of passes only delays the next match.
 double Planner::price_of_time(std::span<const RequestView> views, double steady) const {
   const double plain = sequences_ / plain_ms_;
   double sum = 0;
@@ -108,9 +104,8 @@ void Planner::make_chain(const RequestView& view, int a, Chain& chain) const {
   }
 }
 
-// A round takes as long for all as its rows ask for. So that requests whose guesses are many do not make time dear for those who
-// have few, a token counts by how few of them its request makes a round: what is made most of is the product of all speeds, not
-// their sum.
+// A round takes as long for all as its rows ask for. So that requests of many guesses do not make time dear for those of few, a
+// token counts by how few its request makes a round: what grows is the product of all speeds, not their sum.
 void Planner::weigh(std::span<const RequestView> views) {
   double sum = 0;
   for (const RequestView& view : views) {
@@ -160,15 +155,9 @@ bool Planner::price(std::span<const RequestView> views) {
   return true;
 }
 
-double Planner::step_ms(int arm, double sequences) const {
-  const auto& costs = steps_[arm];
-  const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
-  return costs[low] + (sequences - low) * (costs[low + 1] - costs[low]);
-}
-
 // Each request takes what is worth most at this price of a millisecond (`rate`, tokens), given that drafts with passes use arm
-// `passing` and run for `longest` steps at most: the weights of those steps are read anyway then. A chain's further lengths are
-// not looked at where all it could still bring is not worth what this one costs.
+// `passing` for `longest` steps at most, whose weights are read anyway. A chain's further lengths are not looked at where all it
+// could still bring is not worth what this one costs.
 Planner::Totals Planner::fill(
     size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out) {
   const size_t arms = options_.arms.size();
@@ -236,8 +225,8 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
       if (insists_[i] && (arm < 0 || chains_[i * options_.arms.size() + arm].longest == 0)) return false;
     return true;
   };
-  // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: so rows are also taken to
-  // cost what they do where all guess.
+  // The first guess in a batch may cost a pass of another kind, which hardly anybody's are worth alone: rows are also priced as
+  // where all guess.
   const std::span<const int> lengths = count < kMany ? std::span<const int>(kLengths) : kLengthsOfMany;
   for (size_t width = 0; width < widths; ++width) {
     if (lookups && guessing_width_ > 0 && width != guessing_width_) continue;
@@ -261,7 +250,7 @@ Planner::Totals Planner::best_choices(size_t count, double rate, bool lookups, u
   return best;
 }
 
-// The cost of a plain step is what everything is judged by. It is made once where it is not known, and now and then again.
+// A plain step's cost is what all is judged by: one is made where it is not known, and now and then again.
 bool Planner::plain_due(std::span<const RequestView> views) {
   double entries = 0;
   for (const RequestView& view : views) entries += view.context_len;
@@ -372,7 +361,7 @@ double Planner::extra_ms(const Decision& d, const Chain* chain, double guess_ms,
   if (!chain) return 0;
   const double drafts = d.gamma <= chain->longest ? chain->drafts[d.gamma] : d.gamma;
   double ms = guess_ms * drafts * width_of(d.arm);
-  // The weights of a draft step are shared by those who take part.
+  // Those who take part share a draft step's weights.
   if (options_.arms[d.arm].passes) ms += drafts * steps_[d.arm][sharing] / sharing;
   if (options_.arms[d.arm].ready) ms += once_[d.arm][sharing] / sharing;
   return ms;
@@ -399,7 +388,7 @@ bool Planner::worth_learning(const Slot& slot, int arm, double each, double rate
   return miss > kAlone || miss * std::max(0.0, each * plain_ms_ - 1) > rate * once_[arm][sequences_] / sequences_;
 }
 
-// Drafts with passes need a selection learned in the round before: where it is missing this round learns it instead.
+// Drafts with passes need a selection of the round before: where it is missing this round learns it.
 void Planner::settle(std::span<const RequestView> views, std::span<Decision> decisions, double rate) {
   const size_t arms = options_.arms.size();
   const double each = rate / sequences_;  // tokens a millisecond of one request

@@ -1,7 +1,7 @@
 // Planner: chooses per request and round how to guess and how much, zero included, so that a step makes the most tokens per
-// millisecond. Costs come from the CostTable, chances from what was accepted: of every request's own rounds, shrunk to what
-// earlier requests saw. Called by the step loop; deterministic (no clock, no chance), allocates nothing after construction.
-// How exploration is bounded, and why every rule stays exact: docs/how-it-works.md.
+// millisecond. Costs come from the CostTable, chances from what was accepted: in a request's own rounds, shrunk to what earlier
+// ones saw. Called by the step loop; deterministic (no clock, no chance), allocates nothing after construction. How exploration
+// is bounded, and why every rule stays exact: docs/how-it-works.md.
 #pragma once
 
 #include <algorithm>
@@ -135,7 +135,11 @@ class Planner {
   int most_guesses() const { return width_ == 0 ? kMaxPlannedDraft : kWidths[width_] - 1; }
   int width_of(int arm) const { return arm == kPlain ? 0 : options_.arms[arm].width; }
   int nodes_of(const Decision& d) const { return d.gamma * width_of(d.arm); }
-  double step_ms(int arm, double sequences) const;
+  double step_ms(int arm, double sequences) const {
+    const auto& costs = steps_[arm];
+    const size_t low = std::min(size_t(sequences), size_t(sequences_ - 1));
+    return costs[low] + (sequences - low) * (costs[low + 1] - costs[low]);
+  }
   Totals best_choices(size_t count, double rate, bool lookups, uint32_t passing, std::vector<Choice>& out);
   Totals fill(size_t count, double rate, double row_ms, bool lookups, int passing, int longest, std::vector<Choice>& out);
   bool worth_learning(const Slot&, int arm, double each, double rate) const;
@@ -145,7 +149,7 @@ class Planner {
   bool plain_due(std::span<const RequestView>);
   double extra_ms(const Decision&, const Chain*, double guess_ms, int sharing) const;
   double alone_ms(int arm, double drafts) const;
-  double may_lose(const Slot&, int arm) const;
+  double may_lose(const Slot& s, int arm) const { return options_.loss_free + options_.loss_share * s.tokens - s.lost[arm]; }
   double rows_at_stake(int guesses) const;
   double price_of_time(std::span<const RequestView>, double steady) const;
 

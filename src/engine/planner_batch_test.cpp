@@ -14,7 +14,7 @@ constexpr double kSure[] = {0.98, 0.98, 0.98, 0.98, 0.98, 0.98, 0.98};
 CostTable known_table(double first_guess_ms, double row_ms, double step_ms, double learn_ms = 0.05) {
   CostTable table(small_priors());
   for (int i = 0; i < 60; ++i) {
-    for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
+    for (const double rows : kRows)
       table.verify.record(
           {rows * kBatch, kBatch, 20000.0 * kBatch}, 2 + (rows > 1 ? first_guess_ms : 0) + row_ms * (rows - 1) * kBatch);
     for (int n = 1; n <= kBatch; ++n) {
@@ -149,7 +149,7 @@ TEST(PlannerOfABatch, KeepsTheLongestGuessToWhatAllPayForIt) {
   for (const double wider_ms : {0.05, 3.0}) {
     CostTable table;
     for (int i = 0; i < 60; ++i)
-      for (const double rows : {1.0, 2.0, 4.0, 8.0, 16.0})
+      for (const double rows : kRows)
         for (double widest = rows; widest <= 16; widest *= 2)
           table.verify.record({rows * kBatch, kBatch, 20000.0 * kBatch, widest}, 2 + (widest > 8 ? wider_ms : 0) + 0.002 * rows);
     PlannerOptions of_device{

@@ -31,7 +31,7 @@ int Planner::bucket_of(int arm, int64_t context_len, int quality) const {
 }
 
 // Two levels of shrinkage: the arm's counts everywhere to its prior, the bucket's to those. A position is shrunk to the one
-// before it, so that positions never reached are expected to be as good as the last one that was.
+// before it: those never reached are expected to be as good as the last that was.
 const Planner::Rates& Planner::shared_acceptance(int arm, int bucket) const {
   const Shared& shared = shared_[arm];
   Rates& out = shared.rates[bucket];
@@ -113,8 +113,8 @@ void Planner::record(const RoundOutcome& outcome) {
   Evidence& e = slot.arms[d.arm];
   const Rates& base = shared_acceptance(d.arm, slot.bucket);
   const double factor = odds_factor(e);
-  // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: what it brings is
-  // then right, whatever the reason. Its cost is counted by goes_on.
+  // A chain that stopped early and was kept to its end counts as a failure of the position it did not reach: so what it brings is
+  // right. Its cost is counted by goes_on.
   const int tried = std::min(outcome.accepted + 1, asked);
   shared.known = 0;
   for (int i = 0; i < tried; ++i) {

@@ -1,6 +1,5 @@
-// Simulations: a planner at work over a synthetic text on a synthetic machine whose times look like measured ones. Times are
-// sums, chances come from a seeded generator: nothing here depends on a clock. And the best fixed choices to compare it with. For
-// tests.
+// Simulations: a planner over a synthetic text on a synthetic machine whose times look like measured ones, and the best fixed
+// choices to compare it with. Times are sums, chances come from a seeded generator: nothing depends on a clock. For tests.
 #pragma once
 
 #include <fmt/format.h>

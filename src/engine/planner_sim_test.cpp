@@ -26,8 +26,8 @@ std::vector<Arm> arms() { return {test::self_arm(0.85), {.name = "ngram", .prior
 
 class Simulation : public testing::TestWithParam<int> {};
 
-// The bound of 5 % is on the mean over machines, contexts and batches; single cells may reach kWorst (at short contexts, where a
-// gain of a few per cent is hard to tell from none, and where texts change within a run).
+// 5 % bounds the mean over machines, contexts and batches; single cells may reach kWorst (at short contexts, where a few per cent
+// are hard to tell from none, and where texts change within a run).
 TEST_P(Simulation, IsNearTheBestFixedChoiceAndNeverBelowPlainDecoding) {
   constexpr double kMean = 0.05, kWorst = 0.18, kColdMean = 0.08, kPlain = 0.97;
   const Text text = texts()[GetParam()];

@@ -1,4 +1,4 @@
-// What the planner promises whatever its estimates are: limits, budgets, selections that exist, and decisions without a clock.
+// What the planner promises whatever it estimates: limits, budgets, selections that exist, decisions without a clock.
 #include "engine/planner.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ const CostTable& known_table() {  // eight rows for the price of one, draft step
     CostTable table(small_priors());
     for (int i = 0; i < 30; ++i)
       for (int batch : {1, 2, 4, 8})
-        for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) {
+        for (const double rows : kRows) {
           table.verify.record({rows * batch, batch, 20000.0 * batch}, 1 + batch * 3.5 * (1 + 0.02 * rows));
           table.drafts[0].step.record({double(batch), batch, 600.0 * batch}, 0.2 + 0.1 * batch);
           table.drafts[0].learn.record({double(batch), batch, 20000.0 * batch}, 0.3 * batch);
@@ -219,7 +219,7 @@ TEST(Planner, DoesNotGiveUpALookupThatFoundMuchToTryOtherArms) {
 TEST(Planner, DoesNotProbeBetweenMatchesWhatMakesLess) {
   CostTable table(small_priors());
   for (int i = 0; i < 30; ++i) {
-    for (double rows : {1.0, 2.0, 4.0, 8.0, 16.0}) table.verify.record({rows, 1, 20000}, 0.3 + 0.01 * rows);
+    for (const double rows : kRows) table.verify.record({rows, 1, 20000}, 0.3 + 0.01 * rows);
     table.drafts[0].step.record({1, 1, 600}, 0.26), table.drafts[0].learn.record({1, 1, 20000}, 0.01);
   }
   Planner planner(table, options());

@@ -11,6 +11,8 @@ inline Arm self_arm(double prior_acceptance = Arm{}.prior_acceptance) {
   return {.name = "self", .passes = true, .draft_kind = 0, .ratio = 0.03, .prior_acceptance = prior_acceptance};
 }
 
+inline constexpr double kRows[] = {1, 2, 4, 8, 16};  // of a sequence, in passes that tables learn from
+
 // Of requests in slots 0 to count - 1, each as view_of(slot) says.
 template <class ViewOf>
 std::vector<Decision> decide_batch(Planner& planner, int count, int budget, ViewOf view_of) {

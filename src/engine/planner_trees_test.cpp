@@ -1,5 +1,5 @@
-// The planner with a drafter's chains and trees beside self and a look-up: near the best of them in simulations, never below
-// plain decoding; and within its limits.
+// The planner with a drafter's chains and trees beside self and a look-up: near the best in simulations, never below plain
+// decoding; within its limits.
 #include "engine/planner_sim.h"
 #include "engine/planner_testing.h"
 

@@ -69,8 +69,6 @@ Status Profile::load(const std::string& path, const CostKey& key, Profile& out, 
   return {};
 }
 
-Status Profile::save(const std::string& path, const CostKey& key) const { return write_atomically(path, to_json(key)); }
-
 void Profile::apply(Planner& planner, int arm) const {
   for (const Seen& s : seen)
     planner.seed(

@@ -24,7 +24,7 @@ struct Profile {
   static Result<Profile> from_json(std::string_view text, const CostKey&);
   // Errors as above, naming the file. A missing file: success, `found` false.
   static Status load(const std::string& path, const CostKey&, Profile& out, bool& found);
-  Status save(const std::string& path, const CostKey&) const;
+  Status save(const std::string& path, const CostKey& key) const { return write_atomically(path, to_json(key)); }
 
   // Makes it the prior of this arm.
   void apply(Planner&, int arm) const;

@@ -1,6 +1,5 @@
-// ReuseSchedule: which layers of a model with natively trained sparse attention take the choice of the layer before them, found
-// by greedy calibration without training (IndexCache, algorithm 1; SSV, section 5.2) and kept in a small file that names its
-// model.
+// ReuseSchedule: which layers of a model with natively trained sparse attention take the choice of the layer before, found by
+// greedy calibration (IndexCache, algorithm 1; SSV, section 5.2) and kept in a small file that names its model.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -54,7 +53,7 @@ struct ReuseSchedule {
   static Result<ReuseSchedule> load(const std::string& path, const ModelIdentity&);
 };
 
-// Greedy: of the layers that still choose, the one is flipped with which the texts' ends, `scored` tokens each, lose the least.
+// Greedy: of the layers that still choose, the one is flipped with which the texts' ends (`scored` tokens each) lose least.
 // `progress` after every evaluation, false to stop. Errors: no such model, texts too short, stopped, the device.
 Result<ReuseSchedule> calibrate_reuse(
     EngineParts&, std::span<const Tokens> texts, int64_t scored, const std::function<bool(int done, int total)>& progress);

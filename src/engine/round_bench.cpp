@@ -110,10 +110,6 @@ void RoundBench::begin_run() {
     if (goes_on_) request->seated(), step_.prepare(*request);
 }
 
-void RoundBench::end_round() {
-  if (!goes_on_) rewind();
-}
-
 int64_t RoundBench::drafted() const {
   int64_t sum = 0;
   for (const auto& request : requests_) sum += request->stats.drafted;

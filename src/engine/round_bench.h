@@ -1,6 +1,5 @@
-// RoundBench: whole rounds of several requests over a cache filled with noise, for `hunch bench rounds`: what drafting and
-// verifying cost at a context that nobody wants to prefill. Acceptance is given, not found: a rule that throws coins keeps the
-// drafts.
+// RoundBench: whole rounds of several requests over a cache of noise, for `hunch bench rounds`: what drafting and verifying cost
+// at a context that nobody wants to prefill. Acceptance is given: a rule that throws coins keeps the drafts.
 #pragma once
 
 #include "engine/parts.h"
@@ -17,8 +16,8 @@ struct RoundOptions {
   std::vector<double> acceptance;  // that some guess of a depth is kept, given one of the depth before; the last value goes on
 };
 
-// Of a run, before those that are timed: devices have recorded their graphs by then. Rounds of learned drafters, which differ by
-// what was accepted, go on until some in a row had no kernel launched by itself, or for so many.
+// Of a run, before the timed ones: devices have recorded their graphs by then. Rounds of learned drafters, which differ by what
+// was accepted, go on until some in a row launched no kernel by itself, or for so many.
 inline constexpr int kWarmRounds = 5, kWarmRoundsOfDevices = 12, kSettledRounds = 5, kMostWarmRounds = 100;
 
 struct RoundCost {
@@ -37,15 +36,17 @@ class RoundBench {
   // Tokens that the rounds of a run with a learned drafter add to a context, at most.
   static int64_t growth(int gamma, int rounds);
 
-  // Medians over `rounds` rounds, RoundOptions::rounds at most, after those that warm up. gamma: guesses on a path; 0: plain
-  // steps. Errors: the device's, and fewer guesses than were asked for, of which nothing can be said.
+  // Medians over `rounds` rounds, RoundOptions::rounds at most, after the warm-up. gamma: guesses on a path; 0: plain steps.
+  // Errors: the device's, and fewer guesses than asked for.
   Result<RoundCost> run(int gamma, int rounds);
 
  private:
   RoundBench(EngineParts& parts, const RoundOptions& options) : parts_(parts), options_(options), step_(parts, parts.limits) {}
   Status one_round(int gamma);
   void begin_run();
-  void end_round();
+  void end_round() {
+    if (!goes_on_) rewind();
+  }
   void rewind();
   int64_t drafted() const;
 

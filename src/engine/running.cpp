@@ -41,7 +41,7 @@ Running::~Running() {
 Result<std::unique_ptr<Running>> Running::make(EngineParts& parts, const RequestPlan& plan, const Request& request) {
   auto made = std::unique_ptr<Running>(new Running(parts, plan, request));
   HUNCH_TRY(made->rule, Register<AcceptanceRule>::find(plan.rule)->make({.vocab = parts.model->shape().vocab_size}));
-  // Trees that are drawn grow level by level with the host, and are judged by it: on a device chains do better.
+  // Drawn trees grow level by level on the host, which judges them: on a device chains do better.
   if (made->needs_probs() && parts.backend->asynchronous()) made->plan.planned_nodes = 0;
   for (const std::string& name : plan.drafters) HUNCH_OK(made->add_drafter(name));
   HUNCH_TRY(LogitRules rules, logit_rules(request.sampling, parts.model->shape().vocab_size, end_ids_of(request, parts)));
@@ -92,15 +92,6 @@ Status Running::add_drafter(const std::string& name) {
   return {};
 }
 
-void Running::make_room_for_laws(Drafter& drafter) {
-  if (drafter.q || !needs_probs() || !drafter.proposer->draws()) return;
-  const int64_t nodes = drafter.tree.tokens.extent[0], vocab = parts_.model->shape().vocab_size;
-  const bool trees = may_make_trees(parts_.learned_named(drafter.name) != nullptr);
-  drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);
-  drafter.tree.q = drafter.q.view<float>(nodes, vocab);
-  drafter.tree.laws.reserve(nodes + 1);
-}
-
 // Method auto makes trees of learned drafters only, where the request asks for none itself.
 bool Running::may_make_trees(bool learned) const {
   return may_branch() || plan.token_tree.size() > 0 || (learned && plan.planned_nodes > 0 && rule->takes_branches());
@@ -118,11 +109,6 @@ void Running::seated() {
   if (check) check->open(sequence);
   if (thinned) thinned->open(sequence);
   for (const Drafter& drafter : drafters) drafter.proposer->open(sequence);
-}
-
-void Running::unseated() {
-  if (policy) policy->close(sequence.slot);
-  for (const Drafter& drafter : drafters) drafter.proposer->close(sequence.slot);
 }
 
 Guarantee Running::guarantee() const {
@@ -167,15 +153,6 @@ void Running::decide_as_profiled() {
   stats.approximation.group_rows = std::max(stats.approximation.group_rows, now.group_rows);
 }
 
-void Running::record_profiled(double ms) {
-  if (guard_.row() && failure.ok()) guard_.record(emitted_drafts, ms);
-  stats.strategy_changes = guard_.changes();
-}
-
-GrammarMask* Running::grammar() const {
-  return sequence.logit_state ? static_cast<GrammarMask*>(sequence.logit_state->mask()) : nullptr;
-}
-
 int Running::most_depth() const {
   if (!drafting()) return 0;
   return int(std::clamp<int64_t>(sequence.max_len - sequence.len() - 1, 0, plan.gamma));
@@ -186,7 +163,4 @@ int Running::most_drafts() const {
   if (depth == 0 || !may_branch()) return depth;
   return int(std::min<int64_t>(plan.nodes, parts_.context_len - sequence.len()));
 }
-
-bool Running::may_branch() const { return plan.nodes > plan.gamma && plan.verify && rule->takes_branches(); }
-
 }

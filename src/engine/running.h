@@ -1,5 +1,4 @@
-// Running: one request from admission to its end: its sequence, how it drafts, how it decides, what it has said and what that
-// cost.
+// Running: one request from admission to its end: its sequence, how it drafts and decides, what it said and what that cost.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +14,8 @@
 
 namespace hunch {
 
-// The ids that end a request: its own, and the model's unless they are to be ignored. Structured output ends where nothing else
-// is possible any more, ignored or not.
+// The ids that end a request: its own, and the model's unless ignored. Structured output ends where nothing else is possible,
+// ignored or not.
 Tokens end_ids_of(const Request&, const EngineParts&);
 
 class Running final : public Scheduled {
@@ -28,23 +27,29 @@ class Running final : public Scheduled {
   Running& operator=(const Running&) = delete;
 
   void seated() override;
-  void unseated() override;
+  void unseated() override {
+    if (policy) policy->close(sequence.slot);
+    for (const Drafter& drafter : drafters) drafter.proposer->close(sequence.slot);
+  }
 
-  // What its settings promise, and whether what ran so far was exact: settings that may be lossy need not have been.
+  // What its settings promise, and whether what ran so far was exact, as it may be under lossy settings.
   Guarantee guarantee() const;
   bool lossless() const;
   void label();  // both into stats, with what was left out
   // Guesses on a path of the next round: they may not pass the end of the sequence, and d of them with a bonus are d + 1 tokens.
   int most_depth() const;
-  // Guesses of the next round. A tree may have more of them than there are tokens to come: of a level one is kept. What bounds
-  // its nodes are the entries of the context, one each.
+  // Guesses of the next round. A tree may have more than there are tokens to come, as one a level is kept; the context's entries,
+  // one a node, bound it.
   int most_drafts() const;
-  bool may_branch() const;
+  bool may_branch() const { return plan.nodes > plan.gamma && plan.verify && rule->takes_branches(); }
   // Decides the round as the request says, with its only drafter: all the drafts that there is room for.
   void decide_as_asked();
   // Method profile: as the strategy says that this request has come to; and what came of a round, which took `ms`.
   void decide_as_profiled();
-  void record_profiled(double ms);
+  void record_profiled(double ms) {
+    if (guard_.row() && failure.ok()) guard_.record(emitted_drafts, ms);
+    stats.strategy_changes = guard_.changes();
+  }
   bool drafting() const { return !drafters.empty(); }
   bool uses(const Proposer& proposer) const {
     return std::ranges::any_of(drafters, [&](const Drafter& drafter) { return drafter.proposer == &proposer; });
@@ -56,7 +61,10 @@ class Running final : public Scheduled {
   bool may_make_trees(bool learned) const;
   // Its rule reads whole distributions on the host, of some tree that it may come to.
   bool reads_rows() const;
-  GrammarMask* grammar() const;  // null: the output may be anything
+  // Null: the output may be anything.
+  GrammarMask* grammar() const {
+    return sequence.logit_state ? static_cast<GrammarMask*>(sequence.logit_state->mask()) : nullptr;
+  }
   const DraftTree& tree() const { return chosen < 0 ? no_tree_ : drafters[chosen].tree; }
 
   // A way to guess, with the tree it fills. Plain decoding has none, `auto` several.
@@ -68,7 +76,14 @@ class Running final : public Scheduled {
     int64_t rounds = 0, kept = 0;  // with guesses of its own; tokens of those
   };
   // For what its guesses are drawn from: before it drafts, as under `auto` many requests never draw any.
-  void make_room_for_laws(Drafter&);
+  void make_room_for_laws(Drafter& drafter) {
+    if (drafter.q || !needs_probs() || !drafter.proposer->draws()) return;
+    const int64_t nodes = drafter.tree.tokens.extent[0], vocab = parts_.model->shape().vocab_size;
+    const bool trees = may_make_trees(parts_.learned_named(drafter.name) != nullptr);
+    drafter.q = parts_.backend->allocate(size_t(nodes * vocab) * sizeof(float), trees ? Memory::Shared : Memory::Spare);
+    drafter.tree.q = drafter.q.view<float>(nodes, vocab);
+    drafter.tree.laws.reserve(nodes + 1);
+  }
 
   RequestPlan plan;
   std::unique_ptr<AcceptanceRule> rule;
@@ -95,7 +110,7 @@ class Running final : public Scheduled {
   std::vector<int32_t> row_parents;  // [1 + tree.size] parent rows where the tree branches; else empty
   Verdict verdict;
   std::vector<int32_t> path_rows;  // scratch of the commit
-  // What the last step gave: tokens [emitted_first, sequence.len()), of which the first emitted_drafts were guessed.
+  // Of the last step: tokens [emitted_first, sequence.len()), the first emitted_drafts of them guessed.
   int64_t emitted_first = 0;
   int emitted_drafts = 0;
   // Log-probabilities of those tokens, and of the most probable ones at their places; where asked for.

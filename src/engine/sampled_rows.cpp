@@ -53,10 +53,4 @@ void SampledRows::sample(
       .residuals = residuals_.view<int32_t>(max_rows_).slice(first, tree.size),
   });
 }
-
-void SampledRows::weigh() {
-  if (!chains_.empty()) backend_.weigh_drafts(chains_);
-  chains_.clear();
-}
-
 }

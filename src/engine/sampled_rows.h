@@ -1,5 +1,5 @@
-// SampledRows: the target's rows of one pass. Logits to choices by the backend's sampler, and to what acceptance rules read of
-// their distributions; a range of rows per request.
+// SampledRows: the target's rows of one pass, a range per request. Logits to choices by the backend's sampler, and to what
+// acceptance rules read of their distributions.
 #pragma once
 
 #include "accept/rule.h"
@@ -19,7 +19,10 @@ class SampledRows {
   void sample(const Sequence&, const DraftTree&, std::span<const int32_t> parents, int64_t first, Reads reads);
   View<int32_t, 1> choices(int64_t first, int64_t rows) { return tokens_.view<int32_t>(max_rows_).slice(first, rows); }
   // Behind sample() for all who take part: what devices work out of chains that were drawn.
-  void weigh();
+  void weigh() {
+    if (!chains_.empty()) backend_.weigh_drafts(chains_);
+    chains_.clear();
+  }
   // Memory for it; taken when the first request that needs it is admitted.
   void prepare(Reads reads);
 

@@ -1,4 +1,4 @@
-// See sampling_options.h. Ranges are those of OpenAI's and vLLM's interfaces.
+// Ranges are those of OpenAI's and vLLM's interfaces.
 #include "engine/sampling_options.h"
 
 #include "base/failure.h"
@@ -42,7 +42,7 @@ Status check_ranges(const SamplingOptions& s, int64_t vocab) {
   return check_logprobs("prompt_logprobs", s.prompt_logprobs);
 }
 
-// Bans that hold on every row must leave an id; those of longer bad words depend on the row and may at worst end a request.
+// Bans of every row must leave an id; those of longer bad words depend on the row and may at worst end a request.
 Status check_something_is_left(const LogitRules& rules, int64_t vocab) {
   std::vector<bool> banned(vocab, !rules.allowed.empty());
   for (const int32_t id : rules.allowed) banned[id] = false;

@@ -19,19 +19,10 @@ Scheduler::Scheduler(const SchedulerLimits& limits, PagePool& pool, PrefixCache*
   for (int slot = limits.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
-int Scheduler::selecting_rows(const Scheduled& who) const {
-  return std::clamp(who.selecting_rows, limits_.selecting_rows, limits_.most_selecting());
-}
-
 bool Scheduler::before(const Scheduled* a, const Scheduled* b) {
   if (a->paused != b->paused) return b->paused;  // nobody waits for pages that a slow consumer's request holds
   const int64_t rank_a = a->priority - a->waited / kStepsPerRank, rank_b = b->priority - b->waited / kStepsPerRank;
   return rank_a != rank_b ? rank_a < rank_b : a->arrival < b->arrival;
-}
-
-void Scheduler::add(Scheduled& who) {
-  who.arrival = arrivals_++;
-  waiting_.push_back(&who);
 }
 
 void Scheduler::remove(Scheduled& who) {
@@ -43,18 +34,11 @@ void Scheduler::remove(Scheduled& who) {
   }
 }
 
-void Scheduler::leave_seat(Scheduled& who) {
-  who.unseated();
-  who.seated_now = false;
-  who.sequence.pages.release_past(0, pool_);
-  free_slots_.push_back(who.sequence.slot);
-}
-
 void Scheduler::preempt(Scheduled& who) {
   ++stats_.preemptions;
   leave_seat(who);
   std::erase(running_, &who);
-  // It may have been planned before somebody of better rank was seated; the rows that it would have had are lost to this step.
+  // It may have been planned before somebody of better rank was seated; its rows are lost to this step.
   std::erase_if(plan_.decodes, [&](const auto& decode) { return decode.who == &who; });
   std::erase_if(plan_.chunks, [&](const auto& chunk) { return chunk.who == &who; });
   // All but the pending token is run again; before the first token came, the whole prompt.
@@ -65,8 +49,8 @@ void Scheduler::preempt(Scheduled& who) {
   waiting_.insert(std::ranges::upper_bound(waiting_, &who, before), &who);
 }
 
-// Pages for `entries`, at the cost of those who are paused or of worse rank. False: there is no one left to take them from (and
-// `who` was preempted itself, if so wished).
+// Pages for `entries`, at the cost of those paused or of worse rank. False: nobody is left to take them from (and `who` was
+// preempted itself, if so wished).
 bool Scheduler::reserve(Scheduled& who, int64_t entries, bool preempt_itself) {
   while (!who.sequence.pages.grow_to(entries, pool_)) {
     Scheduled* worst = *std::ranges::max_element(running_, before);
@@ -127,7 +111,7 @@ void Scheduler::plan_chunk(Scheduled& who, int64_t& budget) {
   budget -= std::max(rows, rows * alone / most);
 }
 
-// True if a running request is about to compute pages that `who` could share: it is worth waiting for them.
+// True if a running request is about to compute pages that `who` could share: worth waiting for.
 bool Scheduler::somebody_computes_more(const Scheduled& who, int64_t found) const {
   for (const Scheduled* other : running_) {
     if (!other->use_cache || !other->prefilling() || other->paused) continue;
@@ -152,7 +136,7 @@ bool Scheduler::unseat_paused() {
 }
 
 // Seats the best of those who wait, if there is a slot and pages for all of its target. Nobody overtakes it; who is paused
-// neither waits nor keeps a seat that it wants: its consumer may be waiting for the other.
+// neither waits nor keeps a seat that it wants: its consumer may wait for the other.
 bool Scheduler::admit_next() {
   if (waiting_.empty() || waiting_.front()->paused) return false;
   Scheduled& who = *waiting_.front();
@@ -184,7 +168,7 @@ bool Scheduler::admit_next() {
   return true;
 }
 
-// Deals `rows` drafts one by one, so that the greedy cannot take what others could use; returns how many were granted.
+// Deals `rows` drafts one by one, so that nobody takes what others could use; returns how many were granted.
 int64_t Scheduler::deal_drafts(int64_t rows) {
   int64_t dealt = 0;
   for (bool any = true; any && dealt < rows;) {

@@ -1,6 +1,6 @@
-// Scheduler: who runs in the next step, with how many rows. There is no prefill phase and no decode phase: every request catches
-// up with its tokens, the one that drafts just wants a few rows more. One budget of rows bounds a step.
-// Who comes first: docs/how-it-works.md. Drafts are dropped before anybody is preempted.
+// Scheduler: who runs in the next step, with how many rows. There are no phases of prefill and decode: every request catches up
+// with its tokens, one that drafts wants a few rows more. One budget of rows bounds a step; drafts go before anybody is
+// preempted. Who comes first: docs/how-it-works.md.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,10 @@ class Scheduler {
  public:
   Scheduler(const SchedulerLimits&, PagePool&, PrefixCache*);
 
-  void add(Scheduled&);
+  void add(Scheduled& who) {
+    who.arrival = arrivals_++;
+    waiting_.push_back(&who);
+  }
   // Ends it wherever it is: pages and slot are free afterwards.
   void remove(Scheduled&);
   // The next step. Valid until the next call; the caller runs it and moves committed_len.
@@ -88,11 +91,18 @@ class Scheduler {
   const SchedulerStats& stats() const { return stats_; }
 
  private:
-  int selecting_rows(const Scheduled& who) const;
+  int selecting_rows(const Scheduled& who) const {
+    return std::clamp(who.selecting_rows, limits_.selecting_rows, limits_.most_selecting());
+  }
   static bool before(const Scheduled* a, const Scheduled* b);
   bool reserve(Scheduled& who, int64_t entries, bool preempt_itself);
   void preempt(Scheduled& who);
-  void leave_seat(Scheduled& who);
+  void leave_seat(Scheduled& who) {
+    who.unseated();
+    who.seated_now = false;
+    who.sequence.pages.release_past(0, pool_);
+    free_slots_.push_back(who.sequence.slot);
+  }
   void plan_chunk(Scheduled& who, int64_t& budget);
   bool admit_next();
   bool unseat_paused();

@@ -73,6 +73,9 @@ class Machine {
     std::erase(seats, nullptr);
     return plan;
   }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) step();
+  }
   void check(const StepPlan& plan) {
     int64_t rows = 0, verify = 0;
     for (const auto& decode : plan.decodes) {
@@ -124,12 +127,12 @@ class Machine {
   std::mt19937 dice;
 };
 
-constexpr SchedulerLimits kSmall{.max_seqs = 4, .rows = 64, .verify_rows = 24, .chunk_len = 48};
-constexpr SchedulerLimits kLong{.max_seqs = 4, .rows = 512, .verify_rows = 24, .chunk_len = 512};
+constexpr SchedulerLimits small(int seqs = 4) { return {.max_seqs = seqs, .rows = 64, .verify_rows = 24, .chunk_len = 48}; }
+constexpr SchedulerLimits large(int seqs = 4) { return {.max_seqs = seqs, .rows = 512, .verify_rows = 24, .chunk_len = 512}; }
 constexpr SchedulerLimits few(int seqs) { return {.max_seqs = seqs, .rows = 256, .verify_rows = 40, .chunk_len = 128}; }
 
 TEST(Scheduler, RunsPromptsInChunksBesideThoseThatDecode) {
-  Machine machine(kSmall, 100);
+  Machine machine(small(), 100);
   machine.add(10, 50);
   machine.step();
   machine.add(200, 4);
@@ -143,7 +146,7 @@ TEST(Scheduler, RunsPromptsInChunksBesideThoseThatDecode) {
 }
 
 TEST(Scheduler, ChunksAreLongerWhereNobodyDecodes) {
-  SchedulerLimits limits = kSmall;
+  SchedulerLimits limits = small();
   limits.alone_rows = 150;
   Machine machine(limits, 100, false);
   machine.add(200, 9), machine.add(150, 4);
@@ -162,9 +165,9 @@ TEST(Scheduler, ChunksAreLongerWhereNobodyDecodes) {
 }
 
 TEST(Scheduler, DealsDraftsEvenlyAndNeverTakesARowFromOthers) {
-  Machine machine(kSmall, 100, false);
+  Machine machine(small(), 100, false);
   for (int i = 0; i < 4; ++i) machine.add(8, 200, 15);
-  for (int i = 0; i < 4; ++i) machine.step();
+  machine.steps(4);
   const StepPlan& plan = machine.step();
   ASSERT_EQ(plan.decodes.size(), 4u);
   for (const auto& decode : plan.decodes) EXPECT_EQ(decode.drafts, 5);  // (24 - 4) / 4
@@ -184,7 +187,7 @@ TEST(Scheduler, PreemptsTheLastAndResumesIt) {
   Seat& first = machine.add(64, 200);
   Seat& last = machine.add(64, 200);
   const int64_t first_arrival = first.arrival;
-  for (int i = 0; i < 150; ++i) machine.step();
+  machine.steps(150);
   EXPECT_EQ(first.times_seated, 1);
   EXPECT_GT(last.times_unseated, 0);
   machine.run_dry();
@@ -193,12 +196,12 @@ TEST(Scheduler, PreemptsTheLastAndResumesIt) {
 }
 
 TEST(Scheduler, PriorityGoesFirstAndNobodyWaitsForEver) {
-  Machine machine({.max_seqs = 1, .rows = 64, .verify_rows = 24, .chunk_len = 48}, 100);
+  Machine machine(small(1), 100);
   machine.add(8, 5);  // runs
   machine.step();
   const int64_t low = machine.add(8, 5, 0, 3).arrival;
   const int64_t high = machine.add(8, 5, 0, -3).arrival;
-  for (int i = 0; i < 30; ++i) machine.step();
+  machine.steps(30);
   ASSERT_EQ(machine.finished.size(), 3u);
   EXPECT_EQ(machine.finished[1], high);
   EXPECT_EQ(machine.finished[2], low);
@@ -213,7 +216,7 @@ TEST(Scheduler, PriorityGoesFirstAndNobodyWaitsForEver) {
 }
 
 TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
-  Machine machine(kLong, 100);
+  Machine machine(large(), 100);
   for (int i = 0; i < 3; ++i) machine.add(300, 20);
   machine.step();
   EXPECT_EQ(machine.scheduler->num_running(), 1) << "the others wait for what the first computes";
@@ -233,7 +236,7 @@ TEST(Scheduler, SharesTheBeginningThatOthersComputed) {
 }
 
 TEST(Scheduler, NobodyTakesTheSeatOfOneOfBetterRankThatWasPreempted) {
-  Machine machine({.max_seqs = 3, .rows = 512, .verify_rows = 24, .chunk_len = 512}, 10, false);
+  Machine machine(large(3), 10, false);
   machine.add(250, 100, 0, -5);
   const Seat& preempted = machine.add(300, 200, 0, -4);
   const Seat& worse = machine.add(100, 4, 0, 9);
@@ -247,12 +250,12 @@ TEST(Scheduler, WhoIsPausedKeepsNeitherSeatNorPagesFromOthers) {
   for (const auto& [seqs, pages] : {std::pair(1, 100), {4, 5}}) {
     Machine machine(few(seqs), pages, false);
     Seat& slow = machine.add(150, 100);
-    for (int i = 0; i < 5; ++i) machine.step();
+    machine.steps(5);
     slow.paused = true;
-    for (int i = 0; i < 3; ++i) machine.step();
+    machine.steps(3);
     EXPECT_TRUE(slow.seated_now) << "nobody else wants it";
     const int64_t other = machine.add(200, 20, 0, 5).arrival;  // of worse rank
-    for (int i = 0; i < 60; ++i) machine.step();
+    machine.steps(60);
     EXPECT_EQ(machine.finished, std::vector<int64_t>{other});
     EXPECT_FALSE(slow.seated_now);
     slow.paused = false;

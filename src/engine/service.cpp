@@ -34,8 +34,8 @@ Status check_prompt(const Request& request, const EngineParts& parts) {
   return {};
 }
 
-// A drafter that is never right costs speed and nothing else, so nobody would notice: a mismatch of models, of taps, of norm
-// sides. Under `auto` it soon drafts no more, and then this is the only trace of it.
+// A drafter that is never right (a mismatch of models, taps, norm sides) costs only speed, so nobody would notice. Under `auto`
+// it soon drafts no more, and this is the only trace of it.
 void watch_acceptance(EngineParts& parts, Running& run) {
   constexpr int64_t kLuckless = 64;
   for (const Running::Drafter& used : run.drafters)
@@ -149,11 +149,6 @@ void Service::wake() {
   woken_.notify_all();
 }
 
-void Service::run_in_background() {
-  const std::lock_guard lock(mutex_);
-  if (!thread_.joinable()) thread_ = std::thread([this] { background(); });
-}
-
 void Service::background() {
   pthread_setname_np(pthread_self(), "hunch engine");
   for (;;) {
@@ -172,11 +167,6 @@ void Service::background() {
     awake_ = false;
     if (closing_) return;
   }
-}
-
-bool Service::try_step() {
-  const std::unique_lock lock(driving_, std::try_to_lock);
-  return lock.owns_lock() && step_once();
 }
 
 bool Service::step_once(bool background) {
@@ -318,14 +308,13 @@ void Service::open_session(Order&& order) {
   Running& run = *session.running;
   run.owner = &session;
   Generation& stats = run.stats;
+  const RequestPlan& plan = run.plan;
   stats.prompt_tokens = run.sequence.prompt_len;
-  stats.proposer = run.plan.proposer;
-  stats.rule = run.plan.rule;
-  stats.policy = run.policy ? run.plan.policy_name : "";
-  stats.ratio = run.policy && stats.policy != "full" ? run.plan.policy.ratio : 0;
-  stats.gamma = run.drafting() ? run.plan.gamma : 0;
-  stats.seed = run.plan.noise.seed;
-  stats.approximation = run.plan.approximation;
+  stats.proposer = plan.proposer, stats.rule = plan.rule, stats.seed = plan.noise.seed;
+  stats.policy = run.policy ? plan.policy_name : "";
+  stats.ratio = run.policy && stats.policy != "full" ? plan.policy.ratio : 0;
+  stats.gamma = run.drafting() ? plan.gamma : 0;
+  stats.approximation = plan.approximation;
   stats.lossless = run.lossless();
   stats.milliseconds.load = parts_.load_ms;
   step_.prepare(run);
@@ -452,10 +441,4 @@ Heartbeat Service::heartbeat() const {
       .lost = step_.device_lost(),
       .doing = step_.doing()};
 }
-
-EngineStats Service::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
-}
-
 }

@@ -1,5 +1,5 @@
-// Service: runs the requests of one engine. Whoever drives calls step_once(): the service's own thread once something was
-// submitted, or the caller of generate() while nobody else does. Everything but the driving is thread-safe.
+// Service: runs the requests of one engine. Whoever drives calls step_once(): its own thread once something was submitted, or the
+// caller of generate() while nobody else does. All but the driving is thread-safe.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,22 @@ class Service {
   Result<Channel*> enqueue(const Request&, OnNews on_news = {});
   void release(Channel*);
   // Starts the service's own thread, if it does not run yet.
-  void run_in_background();
+  void run_in_background() {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { background(); });
+  }
   // Something changed that the driver should look at: a cancellation, a channel with room again.
   void wake();
   // One step if nobody else is driving at this moment. False: somebody is, or there is nothing to run.
-  bool try_step();
+  bool try_step() {
+    const std::unique_lock lock(driving_, std::try_to_lock);
+    return lock.owns_lock() && step_once();
+  }
 
-  EngineStats stats() const;
+  EngineStats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
   Heartbeat heartbeat() const;
 
  private:

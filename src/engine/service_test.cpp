@@ -1,5 +1,5 @@
-// Many callers of one engine: threads, slow consumers, cancellation wherever a request is, refusals, order, and what is left
-// when all streams are gone. A gate in the progress callback holds the engine inside a prefill where a test needs to be there.
+// Many callers of one engine: threads, slow consumers, cancellation anywhere, refusals, order, and what is left when all streams
+// are gone. A gate in the progress callback holds the engine inside a prefill.
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
@@ -19,8 +19,7 @@ EngineOptions tiny(int seqs, int64_t context_len = 1024) {
 }
 
 Request ask(uint64_t seed, int64_t max_tokens, int prompt_len = 40) {
-  auto request = test::ask(random_prompt(prompt_len, 256, seed), max_tokens);
-  request.sampling.temperature = 1.0;
+  auto request = test::ask(random_prompt(prompt_len, 256, seed), max_tokens, 1.0);
   request.sampling.seed = seed;
   return request;
 }
@@ -32,8 +31,6 @@ std::unique_ptr<Engine> crowded() {
   options.kv_memory_bytes = 8 * one->parts().backend->kv_page_bytes(one->parts().geometry);
   return load(options);
 }
-
-using Streams = std::vector<std::unique_ptr<TokenStream>>;
 
 std::unique_ptr<TokenStream> submit(Engine& engine, const Request& request) { return good(engine.submit(request)); }
 
@@ -83,7 +80,7 @@ TEST(Service, ManyThreadsSubmitAndEveryStreamIsThatOfTheRequestAlone) {
     threads.emplace_back([&, t] {
       for (int i = t * kEach; i < (t + 1) * kEach; ++i) {
         auto request = ask(i, 10 + i);
-        if (i % 2) request.speculation.proposer = "self", request.speculation.num_tokens = 1 + i % 5;
+        if (i % 2) guess(request, "self", 1 + i % 5);
         // generate() and submit() side by side: whoever finds the engine idle drives it.
         if (i % 3 == 0) got[i] = generate(*engine, request).tokens;
         else got[i] = tokens_of(*submit(*engine, request));

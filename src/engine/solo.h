@@ -1,4 +1,4 @@
-// Solo: one request driven step by step, without a service: tests look at the sequence between rounds, benches at its parts.
+// Solo: one request step by step, without a service: tests look at the sequence between rounds, benches at its parts.
 #pragma once
 
 #include <atomic>

@@ -189,7 +189,7 @@ void Step::look_up(std::span<Running* const> requests, size_t drafter) {
   }
 }
 
-// A proposer that breaks its contract costs its guesses, not the output.
+// A proposer that breaks its contract costs its guesses alone.
 void Step::check_tree(Running& who, int granted) const {
   DraftTree& tree = who.drafters[who.chosen].tree;
   const int64_t vocab = parts_.model->shape().vocab_size;
@@ -476,16 +476,10 @@ void Step::look_at_prompt(Running& who, const StepPlan::Chunk& chunk, View<const
   }
 }
 
-// A request that was preempted knows its pending token already.
+// A preempted request knows its pending token.
 bool Step::ends_prompt(const StepPlan::Chunk& chunk) const {
   const Sequence& sequence = chunk.who->sequence;
   return chunk.last && sequence.len() == sequence.committed_len + chunk.rows;
-}
-
-void Step::sample_first(Running& who, int64_t row, View<const float, 2> hidden) {
-  parts_.model->logits(*parts_.backend, hidden, rows_.logits(row, 1));
-  who.chosen = -1;
-  rows_.sample(who.sequence, who.tree(), {}, row, AcceptanceRule::Reads::Choices);
 }
 
 void Step::settle_chunk(Running& who, const StepPlan::Chunk& chunk, int64_t row, View<const float, 2> hidden) {

@@ -1,5 +1,5 @@
-// Step: the hot loop. Propose, ONE pass over all rows of all requests, accept, commit. Plain decoding is the same code with empty
-// trees; a prompt chunk is a request whose rows want no answer yet. Everything it uses is made before the first step.
+// Step: the hot loop. Propose, ONE pass over all rows of all requests, accept, commit. Plain decoding is the same with empty
+// trees; a prompt chunk has rows that want no answer yet. Everything it uses is made before the first step.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,11 @@ class Step {
   bool ends_prompt(const StepPlan::Chunk&) const;
   // The rows of logits of prompts that end lie behind those of all verified rows.
   int64_t first_answer_row(size_t chunk) const { return rows_.max_rows() - 1 - int64_t(chunk); }
-  void sample_first(Running&, int64_t row, View<const float, 2> hidden);
+  void sample_first(Running& who, int64_t row, View<const float, 2> hidden) {
+    parts_.model->logits(*parts_.backend, hidden, rows_.logits(row, 1));
+    who.chosen = -1;
+    rows_.sample(who.sequence, who.tree(), {}, row, AcceptanceRule::Reads::Choices);
+  }
   void settle_chunk(Running&, const StepPlan::Chunk&, int64_t row, View<const float, 2> hidden);
   void fail_all(const StepPlan&, const Error&);
   void settle(Running&, int64_t first_row);

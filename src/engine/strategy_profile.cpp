@@ -38,22 +38,6 @@ std::vector<int64_t> strategy_regimes(int64_t context_len) {
   return out;
 }
 
-const StrategyProfile::Row* StrategyProfile::row_for(std::string_view precision_class, int64_t context_len) const {
-  const Row* best = nullptr;
-  for (const Row& row : rows) {
-    if (row.precision_class != precision_class) continue;
-    if (!best || context_len > best->last_len) best = &row;
-  }
-  return best;
-}
-
-int StrategyProfile::most(int RankedStrategy::*of) const {
-  int most = 0;
-  for (const Row& row : rows)
-    for (const RankedStrategy& s : row.ranked) most = std::max(most, s.*of);
-  return most;
-}
-
 std::string StrategyProfile::to_json() const {
   json out = {
       {"version", 1},
@@ -114,21 +98,10 @@ Result<StrategyProfile> StrategyProfile::load(const std::string& path, const Mod
   return load_of_model<StrategyProfile>(path, model, kAgain);
 }
 
-void StrategyGuard::enter(const StrategyProfile::Row& row) {
-  row_ = &row, settled_ = false;
-  seen_.assign(row.ranked.size(), {});
-  go_to(0);
-}
-
 bool StrategyGuard::go_to(size_t at) {
   const bool other = at != at_;
   at_ = at, mean_ = now().accepted, rounds_ = below_ = 0;
   return other;
-}
-
-size_t StrategyGuard::plain() const {
-  const auto& all = row_->ranked;
-  return std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin();
 }
 
 // Below expectation: fewer guesses are accepted than were when it was profiled, or it is slower than plain decoding was then.

@@ -1,6 +1,6 @@
 // StrategyProfile: ranked ways to guess and to check, for every precision class and range of contexts, measured end to end by
-// `hunch tune --profile` (SSV, section 6); and the guard that gives one up at run time where a prompt is not what was profiled.
-// Device-free. Method `profile` runs them: what a strategy decides is how much is guessed and who chooses blocks, never a sample.
+// `hunch tune --profile` (SSV, section 6); and the guard that gives one up where a prompt is not what was profiled. Device-free.
+// Method `profile` runs them: a strategy decides how much is guessed and who chooses blocks, never a sample.
 #pragma once
 
 #include "engine/reuse_schedule.h"
@@ -28,8 +28,20 @@ struct StrategyProfile {
   std::vector<Row> rows;
 
   // The row of a class for a context; beyond the last one that. Null: the class was not profiled.
-  const Row* row_for(std::string_view precision_class, int64_t context_len) const;
-  int most(int RankedStrategy::*of) const;
+  const Row* row_for(std::string_view precision_class, int64_t context_len) const {
+    const Row* best = nullptr;
+    for (const Row& row : rows) {
+      if (row.precision_class != precision_class) continue;
+      if (!best || context_len > best->last_len) best = &row;
+    }
+    return best;
+  }
+  int most(int RankedStrategy::*of) const {
+    int most = 0;
+    for (const Row& row : rows)
+      for (const RankedStrategy& s : row.ranked) most = std::max(most, s.*of);
+    return most;
+  }
 
   std::string to_json() const;
   // Errors as those of ReuseSchedule.
@@ -52,7 +64,11 @@ class StrategyGuard {
  public:
   explicit StrategyGuard(const GuardOptions& options = {}) : options_(options) {}
   // Another range of contexts: its best strategy, which is no change of mind. The row must outlive the guard.
-  void enter(const StrategyProfile::Row&);
+  void enter(const StrategyProfile::Row& row) {
+    row_ = &row, settled_ = false;
+    seen_.assign(row.ranked.size(), {});
+    go_to(0);
+  }
   const StrategyProfile::Row* row() const { return row_; }
   const RankedStrategy& now() const { return row_->ranked[at_]; }
   // A round of now(): guesses that were accepted, and what it took. True: now() is another.
@@ -65,7 +81,10 @@ class StrategyGuard {
     double speed() const { return ms > 0 ? tokens / ms * 1e3 : 0; }
   };
   bool go_to(size_t at);
-  size_t plain() const;
+  size_t plain() const {
+    const auto& all = row_->ranked;
+    return std::ranges::find_if(all, [](const RankedStrategy& s) { return s.depth == 0; }) - all.begin();
+  }
 
   GuardOptions options_;
   const StrategyProfile::Row* row_ = nullptr;

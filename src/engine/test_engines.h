@@ -1,4 +1,4 @@
-// What tests of whole engines share: the models in the tree, prompts, and runs of Step or of Engine with everything spelled out.
+// What tests of whole engines share: the tree's models, prompts, and runs of Step or Engine with everything spelled out.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,18 +41,16 @@ inline const std::vector<std::string>& tiny_models() {
       "llama-linear", "llama-yarn", "mistral", "qwen3-moe", "gpt-oss", "deepseek-v3", "deepseek-v2-lite"};
   return names;
 }
-inline const std::vector<std::string>& gguf_models() {
-  static const std::vector<std::string> names{"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf",
-      "qwen3-q4_0.gguf", "qwen3-q8_0.gguf", "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"};
-  return names;
+inline std::vector<std::string> gguf_models() {
+  return {"llama-llama3-f16.gguf", "llama-q4_k_m.gguf", "qwen2-yarn-q4_0.gguf", "qwen3-q4_0.gguf", "qwen3-q8_0.gguf",
+      "gpt-oss-mxfp4.gguf", "deepseek2-q8_0.gguf"};
 }
 
 // Those with natively trained sparse attention: as trained by weights, by a linear map, and with plain means.
-inline const std::vector<std::string>& nsa_models() {
-  static const std::vector<std::string> names{"nsa-std", "nsa-linear", "nsa-fla"};
-  return names;
-}
+inline std::vector<std::string> nsa_models() { return {"nsa-std", "nsa-linear", "nsa-fla"}; }
 
+// Backends that every machine runs.
+inline constexpr const char* kHosts[] = {"reference", "cpu"};
 // Backends that need hardware which this machine has, or hasn't: "cuda".
 inline std::vector<std::string> accelerators() {
   std::vector<std::string> out;
@@ -66,8 +64,9 @@ inline std::unique_ptr<Engine> load(EngineOptions options) {
   return good(Engine::load(options));
 }
 
-inline std::unique_ptr<Engine> tiny_engine(const std::string& model, const std::string& device) {
-  return load({.model = tiny_path(model), .device = device, .context_len = 256});
+inline std::unique_ptr<Engine> tiny_engine(
+    const std::string& model, const std::string& device = "cpu", int threads = 0, int64_t context_len = 256) {
+  return load({.model = tiny_path(model), .device = device, .threads = threads, .context_len = context_len});
 }
 
 // Numbers below n from keyed noise: the same on every machine.
@@ -88,8 +87,8 @@ inline Ints random_prompt(int len, int vocab, uint64_t seed) {
   return prompt;
 }
 
-// About `len` tokens: a file of small functions in a user's turn, and the beginning of its copy in the assistant's. Copying is
-// what the shipped model does well, so sparse drafts are often right.
+// About `len` tokens: a file of small functions in a user's turn, and the beginning of its copy in the assistant's. The shipped
+// model copies well, so sparse drafts are often right.
 inline Ints copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
   static const char* const kVerbs[] = {"scan", "merge", "split", "load", "filter", "render", "select", "update"};
   static const char* const kNouns[] = {
@@ -113,12 +112,12 @@ inline Ints copying_prompt(const Tokenizer& tokenizer, int len, uint64_t seed) {
   return prompt;
 }
 
-inline Request ask(Ints prompt, int64_t max_tokens) {
+inline Request ask(Ints prompt, int64_t max_tokens, double temperature = 0) {
   Request request;
   request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;
   request.ignore_eos = true;
-  request.sampling = {.temperature = 0.0, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 7};
+  request.sampling = {.temperature = temperature, .top_p = 1.0, .min_p = 0.0, .top_k = 0, .seed = 7};
   request.speculation.proposer = "none";
   request.speculation.rule = "match";
   request.speculation.min_tokens = 4;
@@ -126,18 +125,49 @@ inline Request ask(Ints prompt, int64_t max_tokens) {
   return request;
 }
 
+// Chains of `chain` guesses and, with `beside`, trees of so many more.
+inline void guess(Request& request, std::string_view proposer, int chain, int beside = 0) {
+  SpeculationOptions& o = request.speculation;
+  o.proposer = proposer, o.num_tokens = chain, o.tree_tokens = beside;
+}
+
+// A proposer that a test registers and that needs nothing.
+template <class T>
+Result<std::unique_ptr<Proposer>> make_proposer(const Proposer::Setup&) {
+  return std::unique_ptr<Proposer>(new T);
+}
+
+using Streams = std::vector<std::unique_ptr<TokenStream>>;
+
 inline Generation generate(Engine& engine, const Request& request) { return good(engine.generate(request)); }
+inline Generation generate_by(std::string_view proposer, Engine& engine, Request request) {
+  request.speculation.proposer = proposer;
+  return generate(engine, request);
+}
+inline Generation generate_plain(Engine& engine, const Request& request) { return generate_by("none", engine, request); }
+
+// What runs drafted and kept, all together.
+struct Tally {
+  void add(const Generation& run) { drafted += run.drafted, accepted += run.accepted; }
+  // More than `least` were kept, and not all.
+  void expect_kept_and_dropped(const std::string& what = "", int64_t least = 0) const {
+    EXPECT_GT(accepted, least) << what;
+    EXPECT_LT(accepted, drafted) << what;
+  }
+  int64_t drafted = 0, accepted = 0;
+};
 
 inline Ints plain_stream(Engine& engine, Request request) {
-  request.speculation.proposer = "none";
   request.speculation.verify = true;
-  return generate(engine, request).tokens;
+  return generate_plain(engine, request).tokens;
 }
+
+inline const ModelShape& shape_of(Engine& engine) { return engine.parts().model->shape(); }
 
 inline std::unique_ptr<Solo> make_step(Engine& engine, const Request& request) {
   EngineParts& parts = engine.parts();
   return good(Solo::make(parts,
-      good(plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, parts.model->shape().layers)), request));
+      good(plan_request(request, parts.checkpoint->sampling(), parts.options.max_draft, shape_of(engine).layers)), request));
 }
 
 // K and V of entries [0, entries) of a sequence, every layer and head, as fp32 (exact for every KV type).
@@ -152,10 +182,5 @@ inline std::vector<float> kv_of(Engine& engine, const Sequence& sequence, int64_
   return out;
 }
 inline std::vector<float> kv_of(Engine& engine, Solo& step, int64_t entries) { return kv_of(engine, step.sequence(), entries); }
-
-// Bits: a NaN equals itself, and 0 is not -0.
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 }

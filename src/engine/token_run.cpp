@@ -11,8 +11,8 @@ constexpr int64_t kLogitRows = 32;  // rows of logits kept at once: a large voca
 
 void fill_entries(EngineParts& parts, const Sequence& sequence, int64_t depth) {
   const ModelShape& shape = parts.model->shape();
-  // Rows overlap in a long line of noise, so that there are few numbers to make, and no two rows are the same: scores of equal
-  // ones would tie, and the choice among them is slower than that of any text's.
+  // Rows overlap in a long line of noise: few numbers to make, and no two rows the same, whose scores would tie and be slower to
+  // choose among than any text's.
   constexpr int64_t kChunk = 1024, kStep = 8;
   const int64_t width = int64_t(shape.kv_heads) * shape.head_dim;
   Buffer memory = parts.backend->allocate(size_t(depth * kStep + width) * sizeof(float), Memory::Shared);
@@ -52,22 +52,6 @@ Result<std::unique_ptr<TokenRun>> TokenRun::make(EngineParts& parts, int64_t max
   run->interrupted_ = interrupted;
   if (!run->sequence_.pages.grow_to(max_len, *parts.pool)) return Error{"no KV pages left"};
   return run;
-}
-
-void TokenRun::fill(int64_t depth) {
-  HUNCH_CHECK(depth <= max_len_);
-  fill_entries(parts_, sequence_, depth);
-  sequence_.committed_len = depth;
-}
-
-void TokenRun::rewind(int64_t len) {
-  HUNCH_CHECK(len <= sequence_.committed_len);
-  sequence_.committed_len = len;  // entries behind it are overwritten before anything reads them
-}
-
-void TokenRun::wait() {
-  const Status done = parts_.backend->synchronize();
-  if (status_.ok()) status_ = done;
 }
 
 void TokenRun::feed(

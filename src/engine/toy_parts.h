@@ -1,6 +1,6 @@
 // Toy: engine parts around a model that is a table, for tests of the hot loop's laws. Logits of the token at position t + 1
-// depend on t and on the token at t; target and drafter have a table each. Everything else (step, proposer, rule, sampler, noise,
-// commit) is the production code. The drafter's table is chosen by asking for draft weights of another encoding.
+// depend on t and on the token at t; target and drafter have a table each. All else (step, proposer, rule, sampler, noise,
+// commit) is production code. Draft weights of another encoding choose the drafter's table.
 #pragma once
 
 #include "base/check.h"

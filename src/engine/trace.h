@@ -1,6 +1,6 @@
-// Trace: what an engine did when, in Chrome's trace event format (chrome://tracing, ui.perfetto.dev): a lane for the engine with
-// drafting, passes and selection, and a lane for every request with its waiting, prompt chunks and rounds. Written by Service,
-// one event a line as it happens, so that a killed program leaves a file that can be read.
+// Trace: what an engine did when, in Chrome's trace event format (chrome://tracing, ui.perfetto.dev): a lane of the engine's
+// drafting, passes and selection, and one of every request's waiting, prompt chunks and rounds. Written by Service, one event a
+// line as it happens: a killed program leaves a readable file.
 #pragma once
 
 #include <cstdint>

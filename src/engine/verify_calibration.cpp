@@ -121,11 +121,4 @@ Result<VerifyCalibration> VerifyCalibration::load(const std::string& path, const
 }
 
 Status VerifyCalibration::save(const std::string& path) const { return write_atomically(path, to_json() + "\n"); }
-
-float VerifyCalibration::channel_threshold(int layer, double share) const {
-  const auto& sizes = channel_sizes[layer];
-  const int i = int(std::lround(share * 20)) - 1;
-  return i < 0 || i >= int(sizes.size()) ? 0 : sizes[i];
-}
-
 }

@@ -1,6 +1,6 @@
-// VerifyCalibration: what sparse verification wants to know of a model beforehand, found by watching exact passes over a sample
-// of texts (`hunch tune FILE --calibrate-verify OUT`): the layers that choose blocks for those behind them, sizes of channels,
-// the thresholds of experts. "Accelerate Speculative Decoding with Sparse Computation in Verification", sections 3.2 to 3.4.
+// VerifyCalibration: what sparse verification wants to know of a model, found by watching exact passes over sample texts (`hunch
+// tune FILE --calibrate-verify OUT`): the layers that choose blocks for those behind them, sizes of channels, thresholds of
+// experts. "Accelerate Speculative Decoding with Sparse Computation in Verification", sections 3.2 to 3.4.
 #pragma once
 
 #include "base/result.h"
@@ -20,12 +20,16 @@ struct VerifyCalibration {
   // Errors: damaged, or of another model; names the file, and both models.
   static Result<VerifyCalibration> load(const std::string& path, const std::string& model, int layers);
   Status save(const std::string& path) const;
-  float channel_threshold(int layer, double share) const;
+  float channel_threshold(int layer, double share) const {
+    const auto& sizes = channel_sizes[layer];
+    const int i = int(std::lround(share * 20)) - 1;
+    return i < 0 || i >= int(sizes.size()) ? 0 : sizes[i];
+  }
 };
 
-// The anchors of section 3.2, `count` of them (at least one): the layers whose sets are least like those of the layer before, the
-// first among them always. While the least similarity of a layer to the anchor that serves it is below kServed, the worst such
-// layer becomes an anchor too, up to `most`. similarity [layers][layers].
+// The anchors of section 3.2, `count` of them (at least one): the layers whose sets are least like the layer's before, the first
+// always. While a layer is less like the anchor that serves it than kServed, the worst such layer becomes one too, up to `most`.
+// similarity [layers][layers].
 inline constexpr double kServed = 0.6;
 std::vector<int> choose_anchors(std::span<const double> similarity, int layers, int count, int most);
 

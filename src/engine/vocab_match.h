@@ -1,5 +1,5 @@
-// Whether a draft model speaks the target's tokens. Compared are the bytes of every token, special ones included (by their text:
-// whether one counts as special is said differently by different files of one model), never sizes: models pad their vocabularies.
+// Whether a draft model speaks the target's tokens. Compared are the bytes of every token, special ones by their text (files of
+// one model differ in what counts as special), never sizes: models pad their vocabularies.
 #pragma once
 
 #include "base/result.h"
@@ -14,10 +14,10 @@ struct Vocabulary {
   std::string source;   // for messages
 };
 
-// Mode "same": ids must agree where both have a token; those that one of them lacks, and padding, are not guessed. Mode
-// "intersection": tokens are matched by their bytes, whatever their ids; the target's other tokens are never guessed, and the
-// draft model reads the longest of its tokens that ends such a token in its place (its end of text for special ones).
-// Errors: an unknown mode; "same" and the first token that differs; no token in common.
+// Mode "same": ids must agree where both have a token; those that one lacks, and padding, are not guessed. Mode "intersection":
+// tokens are matched by bytes, whatever their ids; the target's other tokens are never guessed, and the draft model reads the
+// longest of its tokens that ends one in its place (its end of text for special ones). Errors: an unknown mode; "same" and the
+// first token that differs; no token in common.
 Result<VocabMap> match_vocabularies(const Vocabulary& target, const Vocabulary& draft, const std::string& mode);
 
 }

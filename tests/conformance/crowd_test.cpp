@@ -1,5 +1,5 @@
 // K and V of requests that were preempted, shared pages, and ran in chunks and trees of any size beside each other are, byte for
-// byte, those of each request decoded alone: what the prefix cache gives away is as good as computed.
+// byte, those of each decoded alone: what the prefix cache gives is as good as computed.
 #include "engine/step.h"
 #include "methods.h"
 
@@ -72,8 +72,7 @@ void expect_entries_of_each_alone(const EngineOptions& roomy, bool caching, int 
   std::vector<Request> requests;
   std::vector<State> plain;
   for (int i = 0; i < 8; ++i) {
-    auto request = ask(phrases(70 + 25 * (i % 4), 66, uint64_t(i % 3)), 70);
-    request.sampling.temperature = i % 2 ? 0.8 : 0.0;
+    auto request = ask(phrases(70 + 25 * (i % 4), 66, i % 3), 70, i % 2 ? 0.8 : 0.0);
     auto step = make_step(*alone, request);
     decode_to_the_end(*step);
     plain.push_back({step->sequence().tokens, kv_of(*alone, *step, step->sequence().committed_len)});
@@ -101,11 +100,11 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
   int turn = 0;
   const auto isas = available_isas();
   for (const char* model : {"qwen3-tied", "llama-linear", "qwen3-q8_0.gguf"})
-    for (const char* device : {"reference", "cpu"})
+    for (const char* device : kHosts)
       for (const bool caching : {true, false}) {
         EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
         options.kv_dtype = kKvTypes[(turn + turn / 5) % 5], options.max_num_seqs = 1, options.prefix_caching = false;
-        if (std::string(device) == "cpu") options.isa = isas[size_t(turn) / 2 % isas.size()];
+        if (std::string(device) == "cpu") options.isa = isas[turn / 2 % isas.size()];
         expect_entries_of_each_alone(options, caching, turn++);
       }
 }

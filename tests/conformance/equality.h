@@ -1,4 +1,4 @@
-// Equality: counts what runs of one configuration drafted, kept and dropped, and compares every stream with plain decoding's.
+// Equality: counts what runs of one configuration drafted and kept, and compares every stream with plain decoding's.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ inline void set_sampling(Request& request, int which) {
       .temperature = s.temperature, .top_p = s.top_p, .min_p = 0.0, .top_k = s.top_k, .seed = 40u + uint64_t(which % 3)};
 }
 
-// Plain streams are made once per engine, prompt and sampling: an Equality lives as long as those stay the same.
-class Equality {
+// Plain streams are made once per engine, prompt and sampling: an Equality is for one such set.
+class Equality : public Tally {
  public:
   explicit Equality(Engine& engine) : engine_(engine) {}
 
@@ -31,30 +31,22 @@ class Equality {
     const auto key = std::make_pair(sampling % 3, request.prompt.size());
     auto& plain = plain_[key];
     if (plain.empty()) plain = plain_stream(engine_, request);
-    request.speculation.proposer = "self";
-    const Generation run = generate(engine_, request);
-    ++runs;
-    drafted += run.drafted, accepted += run.accepted;
+    const Generation run = generate_by("self", engine_, request);
+    add(run);
     EXPECT_TRUE(run.lossless);
     EXPECT_GT(run.drafted, 0) << what;
     ASSERT_EQ(run.tokens.size(), plain.size()) << what;
     const auto differs = std::mismatch(plain.begin(), plain.end(), run.tokens.begin()).first - plain.begin();
     ASSERT_EQ(run.tokens, plain) << what << ", " << kSampled[sampling % 3].name << ": first differs at token " << differs;
   }
-  double acceptance() const { return double(accepted) / double(std::max<int64_t>(1, drafted)); }
+  double acceptance() const { return double(accepted) / std::max<int64_t>(1, drafted); }
   int64_t rejected() const { return drafted - accepted; }
-  void expect_kept_and_dropped(const std::string& what = "") const {
-    EXPECT_GE(accepted, 1) << what;
-    EXPECT_GE(rejected(), 1) << what;
-  }
   void expect_mostly_kept(const std::string& what = "") const {
     EXPECT_GT(acceptance(), 0.5) << what;
     EXPECT_GE(rejected(), 1) << what;
   }
   // Starts the counts anew.
-  void reset() { runs = drafted = accepted = 0; }
-
-  int64_t runs = 0, drafted = 0, accepted = 0;
+  void reset() { drafted = accepted = 0; }
 
  private:
   Engine& engine_;

@@ -1,5 +1,5 @@
 // Cheaper draft passes (layers left out, selections shared between layers, guessed rows): the stream stays plain decoding's, and
-// guessed rows change how many passes a draft takes but not the draft.
+// guessed rows change how many passes a draft takes, not the draft.
 #include "engine/toy_parts.h"
 #include "equality.h"
 
@@ -43,15 +43,15 @@ TEST(LightDrafts, StreamsEqualPlainDecoding) {
   }
 }
 
-// Under rule ratio another noise decides, so only the promise itself is compared: the run is lossless and drafts.
+// Under rule ratio another noise decides, so only the promise is looked at: the run is lossless and drafts.
 TEST(LightDrafts, RunUnderRuleRatio) {
   auto engine = tiny_engine("qwen3-tied", "cpu");
   for (const Light& light : kLight) {
     auto request = ask(random_prompt(kPromptLen, 256, 4), kNewTokens);
     set_sampling(request, 1);
-    request.speculation.proposer = "self", request.speculation.rule = "ratio";
+    request.speculation.rule = "ratio";
     set(request.speculation, light);
-    const auto run = generate(*engine, request);
+    const auto run = generate_by("self", *engine, request);
     EXPECT_TRUE(run.lossless);
     EXPECT_GT(run.drafted, 0);
     EXPECT_EQ(run.draft_passes, run.drafted) << light.name;  // no look-up runs along here
@@ -102,14 +102,14 @@ int64_t saved_by_a_lookup(
 Ints again_and_again() {
   const auto stretch = random_prompt(17, 256, 5);
   Ints prompt;
-  while (prompt.size() < kPromptLen) prompt.insert(prompt.end(), stretch.begin(), stretch.end());
+  while (prompt.size() < kPromptLen) append(prompt, stretch);
   return prompt;
 }
 
 TEST(LightDrafts, GuessedRowsMakeTheSameDraftsInFewerPasses) {
   int turn = 0;
   int64_t saved = 0;
-  for (const char* device : {"reference", "cpu"})
+  for (const char* device : kHosts)
     for (const char* policy : {"vegas", "sparsespec", "last_accepted", "snapkv", "streamingllm", "full"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const float stop_below : {0.0f, 0.6f}) {
@@ -136,12 +136,12 @@ TEST(LightDrafts, GuessedRowsMakeTheSameDraftsOnTheShippedModel) {
   }
 }
 
-// Behind every pass's choices, and also where drafts draw for themselves (rule ratio): every row has the coins and the law that
-// its own step would have. So they have where passes leave blocks and channels out.
+// Behind every pass's choices, also where drafts draw for themselves (rule ratio): every row has the coins and the law of its own
+// step. So it has where passes leave blocks and channels out.
 TEST(LightDrafts, StagesMakeTheSameDraftsInFewerPasses) {
   int turn = 0;
   int64_t saved = 0;
-  for (const char* device : {"reference", "cpu"})
+  for (const char* device : kHosts)
     for (const char* rule : {"match", "ratio"})
       for (const char* lookup : {"ngram", "suffix"})
         for (const bool thinned : {false, true}) {

@@ -1,4 +1,4 @@
-// Methods: every way to draft, and kinds of requests that are hard on it; for tests that compare streams with plain decoding's.
+// Methods: every way to draft, and kinds of requests that are hard on it, for comparisons with plain decoding.
 #pragma once
 
 #include "runs.h"
@@ -38,12 +38,12 @@ inline Ints phrases(int len, int shared, uint64_t seed) {
   return prompt;
 }
 
-// Samplings and rules of logits and ends. Some are made from what plain decoding says, so that they have work to do.
+// Samplings and rules of logits and ends, some made from what plain decoding says, so that they have work to do.
 inline constexpr int kNumKinds = 8;
 inline Request request_of_kind(Engine& plain, int kind, Ints prompt, int64_t max_tokens) {
   auto out = ask(std::move(prompt), max_tokens);
   SamplingOptions& s = out.sampling;
-  s.seed = 70u + uint64_t(kind);
+  s.seed = 70u + kind;
   if (kind % 2) s.temperature = 0.8;
   const Generation said = generate(plain, out);
   switch (kind % kNumKinds) {
@@ -63,11 +63,6 @@ inline Request request_of_kind(Engine& plain, int kind, Ints prompt, int64_t max
     default: break;
   }
   return out;
-}
-
-inline Generation generate_plain(Engine& engine, Request request) {
-  request.speculation.proposer = "none";
-  return generate(engine, request);
 }
 
 // All that a caller sees, log-probabilities bit for bit.
@@ -126,6 +121,13 @@ inline void expect_full_stats(const EngineStats& stats, bool caching, const std:
   EXPECT_EQ(stats.kv_pages_used, 0);
 }
 
+// Of six requests, with other steps and chunks in every turn.
+inline EngineOptions crowd_of(EngineOptions options, bool caching, int turn) {
+  options.max_num_seqs = 6, options.prefix_caching = caching;
+  options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
+  return options;
+}
+
 // A pool of seven pages for six requests that want four each. Returns how many an id ended.
 inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char* device, const char* kv, bool caching, int turn,
     std::span<const Method> methods = kMethods) {
@@ -133,15 +135,14 @@ inline int expect_plain_outputs_in_a_crowd(const std::string& model, const char*
   EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1, .kv_dtype = kv, .context_len = 256};
   options.max_num_seqs = 1, options.prefix_caching = false;
   auto alone = load(options);
-  options.max_num_seqs = 6, options.prefix_caching = caching;
-  options.chunk_len = 40 + 9 * turn, options.max_num_batched_tokens = 90 + 10 * turn;
+  options = crowd_of(options, caching, turn);
   options.kv_memory_bytes = bytes_of_pages(*alone, 7);
   auto crowded = load(options);
 
   Together together(*alone);
   for (int i = 0; i < 12; ++i) {
-    Request& request = together.add(request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, uint64_t(i % 4)), 60));
-    set_method(request, methods[size_t(i + 5 * turn) % methods.size()], 2 + (i + turn) % 6);
+    Request& request = together.add(request_of_kind(*alone, i, phrases(100 + 13 * (i % 5), 70, i % 4), 60));
+    set_method(request, methods[(i + 5 * turn) % methods.size()], 2 + (i + turn) % 6);
     request.priority = i % 3;
   }
   int ended_by_text = 0, ended_by_id = 0;

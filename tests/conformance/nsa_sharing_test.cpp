@@ -1,5 +1,5 @@
-// Precision classes of models with natively trained sparse attention: what is strict stays bit for bit, what shares or reuses a
-// choice shares exactly what the definition says, says so in its output, and leaves nothing behind for exact requests.
+// Precision classes of models with natively trained sparse attention: strict stays bit for bit; what shares or reuses a choice
+// shares what the definition says, says so in its output, and leaves nothing for exact requests.
 #include "backend/reference/reference_backend.h"
 #include "engine/cost_table.h"
 #include "engine/strategy_profile.h"
@@ -70,8 +70,7 @@ Generation run_class(Engine& engine, Request request, const char* precision_clas
 
 std::string all_layers_but_0(Engine& engine) {
   std::string out;
-  for (int layer = 1; layer < engine.parts().model->shape().layers; ++layer)
-    out += fmt::format("{}{}", out.empty() ? "" : ",", layer);
+  for (int layer = 1; layer < shape_of(engine).layers; ++layer) out += fmt::format("{}{}", out.empty() ? "" : ",", layer);
   return out;
 }
 
@@ -79,8 +78,8 @@ class Sharing : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Models, Sharing, testing::ValuesIn(nsa_models()), param_name);
 
 TEST_P(Sharing, OfNothingIsStrictBitForBit) {
-  for (const char* device : {"reference", "cpu"}) {
-    auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 256});
+  for (const char* device : kHosts) {
+    auto engine = tiny_engine(GetParam(), device, 2);
     auto request = ask(phrases(150, 40, 1), 60);
     request.sampling.logprobs = 2;
     for (const int tree : {0, 6}) {
@@ -104,14 +103,14 @@ TEST_P(Sharing, OfNothingIsStrictBitForBit) {
 TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
   int64_t accepted = 0;
   bool differs = false;
-  for (const char* device : {"reference", "cpu"}) {
+  for (const char* device : kHosts) {
     auto engine = load({.model = tiny_path(GetParam()), .device = device, .threads = 2, .context_len = 512, .max_draft = 32});
     auto request = ask(phrases(260, 40, 1), 80);
     const std::string layers = all_layers_but_0(*engine);
     const auto exact = generate_plain(*engine, request);
     auto plain = run_class(*engine, request, "reuse", layers, 1);
     EXPECT_FALSE(plain.lossless);
-    EXPECT_EQ(plain.approximation.reused_choices, plain.approximation.own_choices * (engine->parts().model->shape().layers - 1));
+    EXPECT_EQ(plain.approximation.reused_choices, plain.approximation.own_choices * (shape_of(*engine).layers - 1));
     differs = differs || plain.tokens != exact.tokens || !same_bits(plain.logprobs, exact.logprobs);
     for (const auto& method : {Method{"ngram"}, Method{"suffix", 6}, Method{"random-trees", 20}}) {
       set_method(request, method, 5);
@@ -123,23 +122,23 @@ TEST_P(Sharing, ReuseHasOneStreamHoweverItIsDrafted) {
   EXPECT_GT(accepted, 5);
 }
 
-// Against the reference loop: with as many rows a group as there are, one row chooses, and every row reads that choice up to its
-// own block, and its forced blocks.
+// Against the reference loop: with all rows in one group, one chooses, and every row reads that choice up to its own block, and
+// its forced blocks.
 TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   {
-    auto engine = load({.model = tiny_path(GetParam()), .device = "reference", .context_len = 64});
-    recorded_sel_count = engine->parts().model->shape().nsa.sel_count;
+    auto engine = tiny_engine(GetParam(), "reference", 0, 64);
+    recorded_sel_count = shape_of(*engine).nsa.sel_count;
   }
   auto engine = load({.model = tiny_path(GetParam()), .device = "recorder", .context_len = 512, .max_draft = 32});
   recorded_sel_count = 0;
-  const NsaShape& shape = engine->parts().model->shape().nsa;
+  const NsaShape& shape = shape_of(*engine).nsa;
   auto request = ask(random_prompt(300, 256, 3), 12);
   guess(request, "random-trees", 6, 14);
   std::vector<Asked> calls;
   kept_calls = &calls;
   const auto run = run_class(*engine, request, "approx", "", 64);
   kept_calls = nullptr;
-  EXPECT_EQ(run.approximation.shared_choices % engine->parts().model->shape().layers, 0);
+  EXPECT_EQ(run.approximation.shared_choices % shape_of(*engine).layers, 0);
   EXPECT_GT(run.approximation.shared_choices, 0);
   int64_t groups = 0, rows = 0, foreign = 0;
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -170,7 +169,7 @@ TEST_P(Sharing, OfOneGroupReadsTheChoiceOfItsDeepestRow) {
   EXPECT_GT(rows, 2 * groups);
   EXPECT_GT(foreign, 0);
 
-  // A layer that reuses reads, row by row, what the last layer chose that chooses; prompts always choose.
+  // A layer that reuses reads, row by row, what the last choosing layer chose; prompts always choose.
   calls.clear();
   kept_calls = &calls;
   run_class(*engine, request, "reuse", all_layers_but_0(*engine), 1);
@@ -195,7 +194,7 @@ TEST_P(Sharing, LeavesNothingForExactRequests) {
   set_method(request, {"suffix", 6}, 5);
   const auto lossy = run_class(*engine, request, "approx-reuse", all_layers_but_0(*engine), 8);
   auto longer = ask(request.prompt, 40);
-  longer.prompt.insert(longer.prompt.end(), lossy.tokens.begin(), lossy.tokens.end());
+  append(longer.prompt, lossy.tokens);
   const auto exact = generate(*engine, longer);
   EXPECT_GT(exact.reused_tokens, 0);
   EXPECT_LE(exact.reused_tokens, std::ssize(request.prompt));
@@ -205,8 +204,8 @@ TEST_P(Sharing, LeavesNothingForExactRequests) {
 }
 
 TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
-  auto engine = load({.model = tiny_path(GetParam()), .threads = 2, .context_len = 512});
-  const int layers = engine->parts().model->shape().layers;
+  auto engine = tiny_engine(GetParam(), "cpu", 2, 512);
+  const int layers = shape_of(*engine).layers;
   const std::vector<Ints> texts = {phrases(300, 40, 1), phrases(330, 40, 2)};
   int evaluations = 0;
   auto found =
@@ -228,9 +227,9 @@ TEST_P(Sharing, IsCalibratedGreedilyAndStoredForItsModel) {
   EXPECT_EQ(named.tokens, run_class(*with, request, "reuse", all_layers_but_0(*with), 1).tokens);
 
   const auto other = Engine::load({.model = tiny_path("qwen3-untied"), .context_len = 64, .reuse_schedule = path});
-  expect_refusal(other, found.model.hash);
-  auto foreign = load({.model = tiny_path("qwen3-untied"), .context_len = 64});
-  expect_refusal(other, identity_of(*foreign->parts().checkpoint).hash);
+  expect_error(other, found.model.hash);
+  auto foreign = tiny_engine("qwen3-untied", "cpu", 0, 64);
+  expect_error(other, identity_of(*foreign->parts().checkpoint).hash);
   EXPECT_FALSE(ReuseSchedule::from_json(R"({"version":1})", found.model).ok());
   EXPECT_FALSE(calibrate_reuse(engine->parts(), texts, 400, [](int, int) { return true; }).ok());
 }
@@ -257,12 +256,12 @@ TEST(SharingProfile, GuessesByRankedStrategiesAndGivesTheStreamOfItsClass) {
   EXPECT_EQ(approx.approximation.group_rows, 4);
   EXPECT_GT(approx.approximation.shared_choices, 0);
   request.speculation.precision_class = "approx-reuse", request.speculation.reuse_layers = "1";
-  expect_refusal(with->generate(request), "no strategies of precision class approx-reuse");
+  expect_error(with->generate(request), "no strategies of precision class approx-reuse");
 }
 
 TEST(SharingRefusals, SayWhatToDoInstead) {
-  auto nsa = load({.model = tiny_path("nsa-std"), .context_len = 128});
-  auto dense = load({.model = tiny_path("qwen3-untied"), .context_len = 128});
+  auto nsa = tiny_engine("nsa-std", "cpu", 0, 128);
+  auto dense = tiny_engine("qwen3-untied", "cpu", 0, 128);
   const struct {
     Engine* engine;
     const char *precision_class, *layers, *says;
@@ -283,7 +282,7 @@ TEST(SharingRefusals, SayWhatToDoInstead) {
     auto request = ask(random_prompt(20, 256, 1), 8);
     request.speculation.precision_class = c.precision_class, request.speculation.reuse_layers = c.layers;
     request.speculation.group_rows = c.group, request.speculation.proposer = c.method;
-    expect_refusal(c.engine->generate(request), c.says);
+    expect_error(c.engine->generate(request), c.says);
   }
 }
 

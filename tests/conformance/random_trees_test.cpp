@@ -1,6 +1,6 @@
-// Trees of any shape, numbered in any order that has parents first, with the same token twice among siblings, up to 256 nodes:
-// tokens, K and V are those of plain decoding, byte for byte. The rule follows one path; it must be the right one and lie where a
-// chain would have left it.
+// Trees of any shape, in any order that has parents first, with a token twice among siblings, up to 256 nodes: tokens, K and V
+// are those of plain decoding, byte for byte. The rule follows one path, which must be the right one and lie where a chain would
+// have left it.
 #include <numeric>
 
 #include "methods.h"
@@ -10,8 +10,7 @@ namespace {
 
 using namespace test;
 
-// Random trees. Half of the nodes whose path is right so far get the right token, where that is known: from an earlier run of
-// the same request.
+// Half of the nodes whose path is right so far get the right token, where an earlier run of the request told it.
 class RandomTrees final : public Proposer {
  public:
   void propose(std::span<const DraftTask> tasks) override {
@@ -80,7 +79,7 @@ const Register<Proposer> random_trees{"random-trees", "for tests", make_proposer
 TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
   int turn = 0;
   TreeCounts counts;
-  for (const char* device : {"reference", "cpu"})
+  for (const char* device : kHosts)
     for (const char* kv : kKvTypes) {
       static constexpr const char* kModels[] = {"qwen3-tied", "llama-q4_k_m.gguf", "qwen2-window"};
       const char* model = kModels[turn % 3];
@@ -88,8 +87,7 @@ TEST(RandomTrees, LeaveThePlainStreamAndItsEntriesWhateverTheirShapeAndOrder) {
       options.context_len = 512, options.max_draft = 256;
       auto engine = load(options);
       // Far from the end, which would cut the trees.
-      auto request = ask(random_prompt(40 + 13 * (turn % 3), 256, 3), 400);
-      request.sampling.temperature = turn % 2 ? 0.8 : 0.0;
+      auto request = ask(random_prompt(40 + 13 * (turn % 3), 256, 3), 400, turn % 2 ? 0.8 : 0.0);
       if (turn % 4 == 3) request.sampling.repetition_penalty = 1.2, request.sampling.frequency_penalty = 0.3;
       expect_entries_of_a_chain(*engine, request, 256, 115, turn, fmt::format("{} {} {}", device, kv, model), counts);
       ++turn;

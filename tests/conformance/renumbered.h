@@ -1,4 +1,4 @@
-// Renumbered: copies of a tiny model whose tokens have other numbers, or that lack some, as draft models of the original.
+// Renumbered: copies of a tiny model with other or fewer token numbers, as its draft models.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ inline std::string text_of(const std::filesystem::path& path) {
 }
 
 // A copy of a tiny model (of tied BF16 matrices) in which token `id` has the number new_ids[id], or is missing (-1), among
-// `columns`. Columns without a token shout: whoever looks at their logits chooses them.
+// `columns`. Columns without a token shout: who looks at them chooses them.
 inline std::string renumbered(
     const char* model, const char* name, const std::vector<int>& new_ids, int columns, int context_len = 256) {
   namespace fs = std::filesystem;
@@ -89,9 +89,9 @@ inline EngineOptions with_draft_model(
 }
 
 inline Request drafting(Ints prompt, int new_tokens, int gamma, double temperature, const char* rule = "match") {
-  Request out = test::ask(std::move(prompt), new_tokens);
-  out.sampling.temperature = temperature;
-  out.speculation.proposer = "draft_model", out.speculation.num_tokens = gamma, out.speculation.rule = rule;
+  Request out = test::ask(std::move(prompt), new_tokens, temperature);
+  guess(out, "draft_model", gamma);
+  out.speculation.rule = rule;
   return out;
 }
 

@@ -1,5 +1,5 @@
-// Row invariance of whole passes (ARCHITECTURE.md, decision 2): a prompt cut into any chunks, and rounds of any length, leave the
-// same K and V and the same next tokens, bit for bit. Entries are compared as stored.
+// Row invariance of whole passes (ARCHITECTURE.md, decision 2): a prompt in any chunks, and rounds of any length, leave the same
+// K and V, compared as stored, and the same next tokens, bit for bit.
 #include "equality.h"
 
 namespace hunch {

@@ -1,4 +1,4 @@
-// Runs: what suites do with whole engines again and again: many requests at once, a step by step run, refusals.
+// Runs: what suites do with whole engines again and again: many requests at once, a run step by step.
 #pragma once
 
 #include "engine/test_engines.h"
@@ -6,8 +6,8 @@
 namespace hunch::test {
 
 // All requests in their order, before the first is waited for.
-inline std::vector<std::unique_ptr<TokenStream>> submit(Engine& engine, const std::vector<Request>& requests) {
-  std::vector<std::unique_ptr<TokenStream>> streams;
+inline Streams submit(Engine& engine, const std::vector<Request>& requests) {
+  Streams streams;
   for (const Request& request : requests) streams.push_back(good(engine.submit(request)));
   return streams;
 }
@@ -18,18 +18,6 @@ inline std::vector<Generation> generate_together(Engine& engine, const std::vect
 }
 
 inline constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
-
-// A proposer that a test registers and that needs nothing.
-template <class T>
-Result<std::unique_ptr<Proposer>> make_proposer(const Proposer::Setup&) {
-  return std::unique_ptr<Proposer>(new T);
-}
-
-// Chains of `chain` guesses and, with `beside`, trees of so many more.
-inline void guess(Request& request, std::string_view proposer, int chain, int beside = 0) {
-  SpeculationOptions& o = request.speculation;
-  o.proposer = proposer, o.num_tokens = chain, o.tree_tokens = beside;
-}
 
 // Drafts of `self` over a share of the cache.
 inline Request self_drafting(Ints prompt, int64_t max_tokens, double ratio, int gamma, std::string_view policy = "vegas") {
@@ -58,13 +46,6 @@ struct State {
 inline void expect_same_state(const State& got, const State& want, const std::string& what) {
   EXPECT_EQ(got.tokens, want.tokens) << what;
   EXPECT_TRUE(same_bits(got.kv, want.kv)) << what;
-}
-
-// An error whose message holds these words.
-template <class Outcome>
-void expect_refusal(const Outcome& outcome, const std::string& words, const std::string& what = "") {
-  ASSERT_FALSE(outcome.ok()) << words << " " << what;
-  EXPECT_NE(outcome.error().message.find(words), std::string::npos) << outcome.error().message;
 }
 
 }

@@ -1,5 +1,5 @@
-// Trees of sampled nodes (rule ratio, `self`) in whole engines: what comes out is in the target's support and of the right
-// length, the counts add up, and a sibling makes it likelier that a round keeps something.
+// Trees of sampled nodes (rule ratio, `self`) in whole engines: the output is in the target's support and of the right length,
+// counts add up, and a sibling makes it likelier that a round keeps something.
 #include "methods.h"
 
 namespace hunch {
@@ -18,13 +18,13 @@ Request sampled_request(const char* policy, int gamma, int tree, uint64_t seed, 
 TEST(SampledTrees, StayInTheTargetsSupportAndCountWhatTheyDid) {
   int turn = 0;
   int64_t beside = 0;
-  for (const char* device : {"reference", "cpu"})
+  for (const char* device : kHosts)
     for (const char* kv : kKvTypes)
       for (const char* policy : {"vegas", "quest"}) {
         static constexpr const char* kModels[] = {"qwen3-tied", "llama", "qwen2-window"};
         const auto model = tiny_path(kModels[turn % 3]);
         auto engine = load({.model = model, .device = device, .threads = 1 + turn % 2, .kv_dtype = kv, .context_len = 256});
-        Request request = sampled_request(policy, 1 + turn % 6, 1 + 3 * (turn % 4), uint64_t(turn), 60);
+        Request request = sampled_request(policy, 1 + turn % 6, 1 + 3 * (turn % 4), turn, 60);
         // Three tokens are possible, and log-probabilities name them. Penalties would make them others.
         request.sampling.top_k = 3, request.sampling.logprobs = 3;
         SCOPED_TRACE(fmt::format(
@@ -62,7 +62,7 @@ Kept kept_by(Engine& engine, int gamma, int tree) {
 }
 
 TEST(SampledTrees, ASiblingMakesARoundKeepMore) {
-  auto engine = load({.model = tiny_path("llama"), .device = "cpu", .threads = 2, .context_len = 256});
+  auto engine = tiny_engine("llama", "cpu", 2);
   const Kept chain = kept_by(*engine, 2, 0), tree = kept_by(*engine, 2, 4), longer = kept_by(*engine, 6, 0);
   EXPECT_GT(tree.share(), chain.share());
   // At equal nodes, where chains die young.

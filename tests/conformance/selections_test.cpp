@@ -1,5 +1,5 @@
-// What every registered policy promises of its selections, looked at after each round: as many entries as the budget says,
-// ascending, without repeats, all of what stood before the last verify pass; and pages that come back.
+// What every registered policy promises of its selections, after each round: as many entries as the budget says, ascending,
+// without repeats, all from before the last verify pass; and pages that come back.
 #include "equality.h"
 
 namespace hunch {
@@ -7,8 +7,8 @@ namespace {
 
 using namespace test;
 
-// How many entries the selection was chosen from: all that stood before the verify pass, but for vegas, which chooses whole
-// blocks, quest, which chooses pages while drafting, and snapkv, which chose once, before the last rows of the prompt.
+// How many entries the selection was chosen from: all before the verify pass, but vegas chooses whole blocks, quest pages while
+// drafting, and snapkv chose once, before the last rows of the prompt.
 int64_t chosen_from(Solo& step, int64_t first_row) {
   const std::string& policy = step.running().plan.policy_name;
   const PolicyOptions& options = step.running().plan.policy;
@@ -41,10 +41,10 @@ void expect_sound(Solo& step, int64_t first_row, const PolicyOptions& options, c
 
 TEST(Selections, AreOfTheBudgetAscendingAndWithinThePrefix) {
   for (const char* model : {"qwen3-tied", "qwen2-window", "llama"})
-    for (const char* device : {"reference", "cpu"})
+    for (const char* device : kHosts)
       for (const auto& part : Register<SparsePolicy>::all())
         for (const char* rows : {"all", "last"}) {
-          auto engine = load({.model = tiny_path(model), .device = device, .threads = 1, .context_len = 256});
+          auto engine = tiny_engine(model, device, 1);
           auto request = self_drafting(random_prompt(150, 256, 31), 40, 0.07, 4, part.name);
           request.speculation.rows = rows;
           auto plan = good(plan_request(request, {}, 64));

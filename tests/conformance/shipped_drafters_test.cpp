@@ -1,6 +1,5 @@
-// The drafters in models/ with the model that they were trained for: the stream of plain decoding in every shape of guesses,
-// greedy and drawn; and as right as trained ones are, so that a file gone wrong, a tap or a row mistaken cannot hide behind
-// exactness.
+// The drafters in models/ with their model: plain decoding's stream in every shape of guesses, greedy and drawn; and as right as
+// trained ones are, so that a file gone wrong, a tap or a row mistaken cannot hide behind exactness.
 #include "methods.h"
 
 namespace hunch {
@@ -33,8 +32,7 @@ TEST_P(ShippedDrafter, GivesThePlainStreamInEveryShapeAndIsOftenRight) {
   const auto prompt = copying_prompt(engine->tokenizer(), 640, 4);
   int64_t first = 0, kept = 0;
   for (const double temperature : {0.0, 0.8}) {
-    auto request = ask(prompt, 80);
-    request.sampling.temperature = temperature;
+    auto request = ask(prompt, 80, temperature);
     const auto plain = generate_plain(*engine, request);
     for (const int shape : {0, 1, 2}) {
       SpeculationOptions& o = request.speculation;

@@ -1,5 +1,5 @@
-// The same promise on the shipped model, on prompts of 4K to 16K tokens where more than half of all drafts are kept: policies,
-// ratios, gammas, samplings, instruction sets, KV types, chunks, threads, and every combination of the vegas options.
+// The same promise on the shipped model, on prompts of 4K to 16K tokens where more than half of all drafts are kept: over
+// policies, ratios, gammas, samplings, instruction sets, KV types, chunks, threads, and all vegas options.
 #include "equality.h"
 
 namespace hunch {

@@ -1,6 +1,6 @@
-// Under rule match the stream with speculation is the stream without, bit for bit: every family and registered policy, ratios
-// from 1 % to 100 %, drafts of 1 to 15, greedy and sampled, on the reference backend and on every instruction set of this
-// machine. Prompts are longer than a page and a budget, so that a selection is made in every round.
+// Under rule match the stream with speculation is the stream without, bit for bit: every family and policy, ratios from 1 % to
+// 100 %, drafts of 1 to 15, greedy and sampled, on the reference and every instruction set of this machine. Prompts are longer
+// than a page and a budget: every round makes a selection.
 #include "equality.h"
 
 namespace hunch {
@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(tiny_models()), 
 
 // Over every policy and ratio; gammas and samplings take turns.
 void expect_equality(Engine& engine, const std::vector<int>& ratios, int turn) {
-  const ModelShape& shape = engine.parts().model->shape();
+  const ModelShape& shape = shape_of(engine);
   bool selects = false;  // windowed layers are never selected from: where all have one, drafts read what the target reads
   for (int layer = 0; layer < shape.layers; ++layer) selects = selects || shape.window_of(layer) == 0;
   Equality equality(engine);

@@ -7,7 +7,7 @@ namespace {
 
 using namespace test;
 
-// Backend `late` says that next to all of a round's time went before the mark, which stands between drafts and pass.
+// Backend `late` says that nearly all of a round's time went before the mark between drafts and pass.
 TEST(LateDevice, WhatDraftsInFlightTakeIsNotThePasss) {
   auto engine = tiny_engine("qwen3-tied", "late");
   const auto run = generate(*engine, self_drafting(random_prompt(170, 256, 4), 40, 0.3, 4, "vegas"));

@@ -1,6 +1,6 @@
-// What holds on the CPU holds on a device: streams with speculation are those of plain decoding, bit for bit, for every way to
-// draft, every policy, in a crowd and under every rule of logits; rows do not depend on their company; and its numbers are near
-// the reference's. On `cuda` where there is a GPU, and everywhere on `late`, which keeps a device's contract.
+// What holds on the CPU holds on a device: streams with speculation are plain decoding's, bit for bit, for every way to draft,
+// every policy, in a crowd and under every rule of logits; rows do not depend on their company; numbers are near the reference's.
+// On `cuda` where there is a GPU, and everywhere on `late`, which keeps a device's contract.
 
 #include "../conformance/equality.h"
 #include "engine/round_bench.h"
@@ -19,6 +19,12 @@ class Device : public OnDevice {
     return {.model = tiny_path(model), .device = device_, .context_len = 256};
   }
 };
+// The model that says what it read, and one of its drafters.
+EngineOptions echo_with(const std::string& drafter, const std::string& device) {
+  return {.model = tiny_path("echo"), .device = device, .context_len = 256, .drafters = {{.path = tiny_path(drafter)}}};
+}
+
+constexpr const char* kEchoing[] = {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"};
 INSTANTIATE_TEST_SUITE_P(On, Device, testing::Values("cuda", "late"), param_name);
 
 const char* const kEncoded[] = {
@@ -44,7 +50,7 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryPolicy) {
   }
 }
 
-// Masks are filled by other threads (MaskWorkers) while guesses come and go.
+// Other threads (MaskWorkers) fill masks while guesses come and go.
 TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   if (!grammars_available()) GTEST_SKIP() << "built without xgrammar";
   auto options = tiny("qwen3-tied");
@@ -53,8 +59,7 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   Together together(*engine);
   int64_t accepted = 0;
   for (int i = 0; i < 12; ++i) {
-    auto request = ask(random_prompt(40 + 9 * i, 256, uint64_t(i)), 10 + 9 * (i % 5));
-    request.sampling.temperature = i % 3 ? 0.9 : 0.0;
+    auto request = ask(random_prompt(40 + 9 * i, 256, i), 10 + 9 * (i % 5), i % 3 ? 0.9 : 0.0);
     request.structured = {.kind = StructuredOutput::Kind::Regex, .text = "([a-f]{2,4}(x|yz)){2,8}"};
     if (i % 5 == 0) request.structured = {.kind = StructuredOutput::Kind::JsonObject};
     const auto plain = generate(*engine, request);
@@ -69,7 +74,7 @@ TEST_P(Device, StructuredOutputIsThatOfPlainDecodingAloneAndInACrowd) {
   together.expect_plain_outputs(*engine, "");
 }
 
-// What sequences ask for in a layer goes together: their number does not multiply what a device starts.
+// What sequences ask for in a layer goes together: more of them start no more.
 TEST_P(Device, RoundsOfManySequencesRunTheKernelsOfOne) {
   const auto kernels = [&](int batch) {
     auto options = tiny("qwen3-tied");
@@ -121,14 +126,14 @@ TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {
   }
 }
 
-// Blocks chosen and read in place, channels and experts left out: in drafts the stream stays, in checks it is lossy and says so.
+// Blocks read in place, channels and experts left out: in drafts the stream stays, in checks it is lossy and says so.
 const SparseVerification kLeftOut[] = {{.ratio = 0.2, .dense_len = 32, .block = 8},
     {.ratio = 0.2, .dense_len = 32, .block = 5, .group = "max"}, {.ratio = 1, .channel_threshold = 0.05},
     {.ratio = 0.3, .dense_len = 0, .block = 16, .channel_threshold = 0.02},
     {.ratio = 1, .skip_experts = 1, .expert_mode = "tail_mass", .expert_mass = 0.99},
     {.skip_experts = 1, .expert_mode = "union_aware", .expert_mass = 0.99, .expert_renorm = true}};
 bool goes_with(Engine& engine, const SparseVerification& how) {
-  const bool experts = engine.parts().model->shape().num_experts > 0;
+  const bool experts = shape_of(engine).num_experts > 0;
   return how.skip_experts > 0 ? experts : how.channel_threshold == 0 || !experts;
 }
 
@@ -153,7 +158,7 @@ TEST_P(Device, ThinnedDraftsLeaveTheStreamAsItIs) {
         EXPECT_LE(run.thinned.entries_read, run.thinned.entries / 2);
         EXPECT_EQ(run.thinned.channels_skipped > 0, how.channel_threshold > 0);
         EXPECT_EQ(run.thinned.experts_skipped > 0, how.skip_experts > 0);
-        equality.drafted += run.drafted, equality.accepted += run.accepted;
+        equality.add(run);
       }
     equality.expect_kept_and_dropped(model);
   }
@@ -193,7 +198,7 @@ TEST_P(Device, EveryMethodGivesThePlainOutputUnderEveryKindOfRequest) {
   for (const char* model : {"qwen3-tied", "llama-q4_k_m.gguf"}) {
     auto engine = load(tiny(model));
     for (int kind = 0; kind < kNumKinds; ++kind) {
-      Request request = request_of_kind(*engine, kind, phrases(160, 40, uint64_t(kind)), 50);
+      Request request = request_of_kind(*engine, kind, phrases(160, 40, kind), 50);
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {
         set_method(request, method, 1 + turn++ % 6);
@@ -213,8 +218,7 @@ TEST_P(Device, ACrowdInTooFewPagesGetsTheOutputsOfRequestsAlone) {
     auto crowded = load(options);
     Together together(*alone);
     for (int i = 0; i < 12; ++i)
-      set_method(together.add(request_of_kind(*alone, i, phrases(100 + 5 * i, 40, uint64_t(i)), 40)), kMethods[i % kNumMethods],
-          1 + i % 5);
+      set_method(together.add(request_of_kind(*alone, i, phrases(100 + 5 * i, 40, i), 40)), kMethods[i % kNumMethods], 1 + i % 5);
     together.expect_plain_outputs(*crowded, fmt::format("cache {}", caching));
   }
 }
@@ -229,7 +233,7 @@ TEST_P(Device, ConsumersGetEveryTokenOnceAndByWhom) {
   requests[2].speculation.proposer = "none";  // a token a step
   std::vector<Ints> wanted;
   for (const Request& request : requests) wanted.push_back(generate(*engine, request).tokens);
-  std::vector<std::unique_ptr<TokenStream>> streams;
+  Streams streams;
   for (const Request& request : requests) streams.push_back(good(engine->submit(request)));
   for (const size_t i : {2, 1, 0}) {
     Ints said;
@@ -261,8 +265,8 @@ TEST_P(Device, TheShippedModelStreamsEqualPlainDecoding) {
   equality.expect_mostly_kept();
 }
 
-// Real widths go where tiny models never do: products of many rows, a chunk's attention, lists that start early. Tokens and their
-// log-probabilities, bit for bit, in any chunks, plain and drafted.
+// Real widths go where tiny models never do: products of many rows, a chunk's attention, lists that start early. Bit for bit, in
+// any chunks, plain and drafted.
 TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
   if (slow()) GTEST_SKIP() << "plain loops";
   for (const char* type : {"bf16", "q4_0"}) {
@@ -275,8 +279,7 @@ TEST_P(Device, RealWidthsStreamAlikeInAnyChunksPlainAndDrafted) {
         auto request = self_drafting(random_prompt(5000, 128256, 4), 40, 0.07, 7);
         request.sampling.temperature = 0.8, request.sampling.seed = 3;
         request.sampling.logprobs = 0;
-        request.speculation.proposer = proposer;
-        const auto run = generate(*engine, request);
+        const auto run = generate_by(proposer, *engine, request);
         accepted += run.accepted;
         if (first.tokens.empty()) first = run;
         SCOPED_TRACE(fmt::format("{} {} chunk {}", type, proposer, chunk));
@@ -305,8 +308,8 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
   }
 }
 
-// Log-probabilities of a prompt's tokens against the plain loops in fp32. Activations are rounded to bf16 for the tensor cores: 8
-// bits, which layers of tiny random models leave at a few hundredths of a nat.
+// Of a prompt's tokens, against the plain loops in fp32. Activations are rounded to bf16 for the tensor cores: 8 bits, which
+// layers of tiny random models leave at a few hundredths of a nat.
 TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
   struct Case {
     std::string model;
@@ -334,8 +337,8 @@ TEST_P(Device, LogProbabilitiesAreNearTheReferences) {
   }
 }
 
-// Chains that run blind and selections read in place are those of the host's loop over compact copies: the same tokens, and the
-// same guesses kept, under both rules. What the law suite proves of the host's drafts so holds for a device's.
+// Chains that run blind and selections read in place are those of the host's loop over compact copies: the same tokens and
+// guesses kept, under both rules. So the law suite's proof holds for a device's drafts.
 TEST(LateDevice, MakesTheRoundsOfTheReference) {
   int turn = 0;
   for (const char* model : {"qwen3-tied", "llama"})
@@ -368,9 +371,7 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
 // Of who names no rule and no seed.
 TEST(LateDevice, DecidesTreesByMatch) {
   for (const char* device : {"reference", "late"}) {
-    EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
-    options.drafters.push_back({.path = tiny_path("echo-eagle3")});
-    auto engine = load(options);
+    auto engine = load(echo_with("echo-eagle3", device));
     const auto rule_of = [&](const char* proposer, int beside, const char* asked = "") {
       auto request = ask(random_prompt(40, 250, 4), 30);
       request.sampling.temperature = 0.5, request.sampling.seed.reset();
@@ -392,45 +393,41 @@ TEST(LateDevice, DecidesTreesByMatch) {
 // Learned drafters: blind chains and trees; drafters that are mostly right, so that their caches go through every turn.
 TEST_P(Device, StreamsEqualPlainDecodingForLearnedDrafters) {
   int turn = 0;
-  for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
+  for (const char* name : kEchoing)
     for (const char* kv : {"bf16", "f32", "fp8"}) {
-      auto options = tiny("echo");
+      auto options = echo_with(name, device_);
       options.kv_dtype = kv;
-      options.drafters.push_back({.path = tiny_path(name)});
       auto engine = load(options);
-      int64_t kept = 0, dropped = 0;
+      Tally kept;
       for (const int beside : {0, 6})
         for (const double temperature : {0.0, 0.5}) {
           const int prompt = 30 + 70 * (turn++ % 3);
-          auto asked = ask(random_prompt(prompt, 250, uint64_t(turn)), 60);
-          asked.sampling.temperature = temperature;
+          auto asked = ask(random_prompt(prompt, 250, turn), 60, temperature);
           const auto plain = plain_stream(*engine, asked);
           guess(asked, engine->parts().learned.at(0).name, 1 + turn % 5, beside);
           const auto run = generate(*engine, asked);
           EXPECT_EQ(run.tokens, plain) << name << " " << kv << " T " << temperature << " beside " << beside;
-          kept += run.accepted, dropped += run.drafted - run.accepted;
+          kept.add(run);
         }
-      EXPECT_GT(kept, 20) << name;
-      EXPECT_GT(dropped, 10) << name;
+      EXPECT_GT(kept.accepted, 20) << name;
+      EXPECT_GT(kept.drafted - kept.accepted, 10) << name;
     }
 }
 
 TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
   for (const std::string name : {"self", "echo", "echo-eagle3", "echo-medusa"}) {
-    auto options = tiny("echo");
+    auto options = name == "self" ? tiny("echo") : echo_with(name, device_);
     options.max_num_seqs = 6;
-    if (name != "self") options.drafters.push_back({.path = tiny_path(name)});
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      auto wanted = ask(random_prompt(60, 250, uint64_t(i)), 60);
-      wanted.sampling.temperature = i % 2 ? 0.5 : 0.0;
+      auto wanted = ask(random_prompt(60, 250, i), 60, i % 2 ? 0.5 : 0.0);
       const auto said = plain_stream(*engine, wanted);
       if (i < 5) wanted.sampling.bad_words = {{said[20], said[21]}};
       if (i > 3) wanted.sampling.presence_penalty = 0.1;
       Request& asked = together.add(wanted);
-      asked.speculation.proposer = name == "self" ? name : engine->parts().learned.at(0).name;
-      asked.speculation.num_tokens = 5, asked.speculation.tree_tokens = i > 1 && name != "self" ? 6 : 0;
+      if (name == "self") guess(asked, name, 5);
+      else guess(asked, engine->parts().learned.at(0).name, 5, i > 1 ? 6 : 0);
       const uint64_t before = engine->parts().backend->counters().waits;
       const auto run = generate(*engine, asked);
       EXPECT_GT(run.accepted, 2) << name << " " << i;
@@ -443,14 +440,12 @@ TEST_P(Device, RulesThatReadGuessesWaitOnceARound) {
 // Method auto chooses among lookups, self and what is loaded, trees and chains, several requests at once.
 TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
   for (const char* name : {"echo", "echo-eagle3", "echo-medusa"}) {
-    auto options = tiny("echo");
+    auto options = echo_with(name, device_);
     options.max_num_seqs = 3;
-    options.drafters.push_back({.path = tiny_path(name)});
     auto engine = load(options);
     Together together(*engine);
     for (int i = 0; i < 6; ++i) {
-      auto asked = ask(random_prompt(30 + 20 * i, 250, uint64_t(i)), 80);
-      asked.sampling.temperature = i % 2 ? 0.5 : 0.0;
+      auto asked = ask(random_prompt(30 + 20 * i, 250, i), 80, i % 2 ? 0.5 : 0.0);
       together.add(asked).speculation.proposer = "auto";
     }
     int64_t drafted = 0;
@@ -461,21 +456,19 @@ TEST_P(Device, StreamsEqualPlainDecodingWhereAutoHasALearnedDrafter) {
 
 TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
   int turn = 0;
-  for (const char* name : {"echo", "echo-eagle1", "echo-eagle3", "echo-medusa"})
+  for (const char* name : kEchoing)
     for (const char* rule : {"match", "ratio"})
       for (const int beside : {0, 5}) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
-          EngineOptions options{.model = tiny_path("echo"), .device = device, .context_len = 256};
-          options.drafters.push_back({.path = tiny_path(name)});
+          auto options = echo_with(name, device);
           options.chunk_len = runs.empty() ? 512 : 40;
           auto engine = load(options);
           auto request = ask(random_prompt(100, 250, 4), 60);
           request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.temperature = 2;
-          SpeculationOptions& o = request.speculation;
-          o.proposer = engine->parts().learned.at(0).name, o.rule = rule;
-          o.num_tokens = 2 + turn % 4, o.tree_tokens = beside;
+          guess(request, engine->parts().learned.at(0).name, 2 + turn % 4, beside);
+          request.speculation.rule = rule;
           runs.push_back(generate(*engine, request));
         }
         ++turn;

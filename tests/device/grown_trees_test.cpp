@@ -1,6 +1,6 @@
 // Trees of a learned drafter that nobody waits for (draft/follower_blind.cpp) against those that the host grows level by level:
-// the same nodes, for several sequences at once. The network here is little but attention: every key on the path weighs alike, so
-// that one wrong ancestor changes which tokens are the likeliest.
+// the same nodes, for several sequences at once. The network is little but attention: all keys on the path weigh alike, so that
+// one wrong ancestor changes the likeliest tokens.
 #include "draft/follower.h"
 
 #include <fmt/format.h>
@@ -49,10 +49,11 @@ class Means final : public DraftNet {
     const int64_t rows = pass.num_rows();
     const auto x = arena.take<float>(rows, kHidden), q = arena.take<float>(rows, kHidden), out = arena.take<float>(rows, kHidden);
     backend.embed({.ids = pass.ids(), .table = table_.get(), .out = x});
-    if (featured_) {
+    const auto add = [&](View<const float, 2> from) {
       const Product product{mix_.get(), nullptr, x};
-      backend.matmul({.x = features, .products = std::span(&product, 1), .accumulate = true});
-    }
+      backend.matmul({.x = from, .products = std::span(&product, 1), .accumulate = true});
+    };
+    if (featured_) add(features);
     backend.copy_rows({.from = zeros_.view<const float>(1, kHidden), .to = q});
     const auto heads = [&](const View<float, 2>& of, int64_t count) { return View<float, 3>(of.data, rows, count, kHidden / 2); };
     const auto kv = [&](const View<float, 2>& of, int64_t part) {
@@ -62,8 +63,7 @@ class Means final : public DraftNet {
     };
     for (int layer = 0; layer < 2; ++layer) {
       pass.attend(layer, {.q = heads(q, 2), .k = kv(x, 0), .v = kv(x, 1), .out = heads(out, 2)});
-      const Product product{mix_.get(), nullptr, x};
-      backend.matmul({.x = out, .products = std::span(&product, 1), .accumulate = true});
+      add(out);
     }
     backend.copy_rows({.from = x, .to = hidden});
     if (featured_) backend.copy_rows({.from = x, .to = recycled});
@@ -112,12 +112,12 @@ std::vector<std::string> grown(const char* device, bool featured, double tempera
     EXPECT_TRUE(backend->synchronize().ok());
   };
   for (int slot = 0; slot < kSeats; ++slot) {
-    Dice dice(uint64_t(slot) + 5);
+    Dice dice(slot + 5);
     sequences.push_back(sequence_of(random_stream(60 + 33 * slot, kVocab, dice), slot));
     Sequence& s = sequences.back();
     s.pages = PageTable(4096);
     s.sampling = {.temperature = float(temperature), .top_k = 0, .top_p = 1, .min_p = temperature > 0 ? 0.9f : 0.0f};
-    s.noise.seed = uint64_t(slot);
+    s.noise.seed = slot;
     const int64_t committed = std::exchange(s.committed_len, 0);
     follower.open(s);
     s.committed_len = committed;

@@ -1,6 +1,5 @@
-// Backend `late`: the reference loops under a device's contract, so that what the engine does on devices is tested where there is
-// none. Ops run at synchronize() and not before; host inputs are taken at the call (and gone after it); selections are read in
-// place. It fails on demand.
+// Backend `late`: the reference loops under a device's contract, to test what the engine does on devices where there is none. Ops
+// run at synchronize(); host inputs are taken at the call (and gone after it); selections are read in place. It fails on demand.
 #include "late_backend.h"
 
 #include <atomic>
@@ -150,8 +149,7 @@ class LateBackend final : public ReferenceBackend {
   HUNCH_LATE(choose_nodes, ChooseNodesArgs)
 
  private:
-  // As a device that starts what sequences ask for together: of stores, copies and samples the first of several in a row; choices
-  // later.
+  // As a device that starts what sequences ask for together: of stores, copies and samples the first in a row; choices later.
   enum class Kind : uint8_t { Other, Store, Copy, Sample, Choice };
   void later(std::function<void()> op, Kind kind = Kind::Other) {
     if (kind != Kind::Choice) {

@@ -1,5 +1,5 @@
-// Rule ratio keeps the target's law on a device: chi-square of four tokens of many requests, side by side and drafted by the
-// model without one of its layers, against the joint that the device's own log-probabilities say. (tests/law does so on the CPU.)
+// Rule ratio keeps the target's law on a device: chi-square of four drafted tokens of many requests side by side, against the
+// joint that the device's own log-probabilities say. (tests/law does so on the CPU.)
 
 #include "../law/joint.h"
 #include "near.h"
@@ -13,9 +13,8 @@ constexpr int kTokens = 4, kChoices = 3;
 using Path = Ints;
 
 Request drawn(const Path& prompt, int64_t tokens) {
-  auto request = ask(prompt, tokens);
-  request.sampling.temperature = 1, request.sampling.top_k = kChoices;
-  request.ignore_eos = true;
+  auto request = ask(prompt, tokens, 1);
+  request.sampling.top_k = kChoices;
   return request;
 }
 
@@ -34,11 +33,10 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
     std::map<Path, double> longer;
     for (const auto& [path, chance] : joint) {
       Path so_far = prompt;
-      so_far.insert(so_far.end(), path.begin(), path.end());
+      append(so_far, path);
       Request request = drawn(so_far, 1);
       request.sampling.logprobs = kChoices;
-      request.speculation.proposer = "none";
-      const auto next = generate(*engine, request);
+      const auto next = generate_plain(*engine, request);
       ASSERT_EQ(next.top.size(), 1u);
       double sum = 0;
       for (int j = 0; j < kChoices; ++j) sum += std::exp(double(next.top[0][j].logprob));
@@ -52,28 +50,29 @@ TEST_P(DeviceLaw, RatioKeepsTheJointOfFourTokens) {
   }
 
   std::map<Path, int> counts;
-  int64_t drafted = 0, accepted = 0;
+  Tally kept;
   for (int at = 0; at < samples;) {
-    std::vector<std::unique_ptr<TokenStream>> streams;
+    Streams streams;
     for (; streams.size() < 500; ++at) {
       Request request = drawn(prompt, kTokens);
-      request.sampling.seed = uint64_t(at);
-      request.speculation.proposer = "self", request.speculation.rule = "ratio", request.speculation.num_tokens = 2;
+      request.sampling.seed = at;
+      guess(request, "self", 2);
+      request.speculation.rule = "ratio";
       request.speculation.policy = "streamingllm", request.speculation.ratio = 0.7;
       streams.push_back(good(engine->submit(request)));
     }
     for (auto& stream : streams) {
       const auto run = good(stream->result());
       ++counts[run.tokens];
-      drafted += run.drafted, accepted += run.accepted;
+      kept.add(run);
     }
   }
   law::ChiSquare statistic;
   for (const auto& [path, chance] : joint) statistic.add(chance * samples, counts[path]);
   EXPECT_EQ(counts.size(), joint.size()) << "outside the support";
   statistic.expect_small();
-  EXPECT_GT(double(accepted), 0.1 * double(drafted));
-  EXPECT_LT(double(accepted), 0.95 * double(drafted)) << "drafts too good to tell";
+  EXPECT_GT(double(kept.accepted), 0.1 * double(kept.drafted));
+  EXPECT_LT(double(kept.accepted), 0.95 * double(kept.drafted)) << "drafts too good to tell";
 }
 
 }

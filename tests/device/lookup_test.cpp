@@ -53,7 +53,7 @@ TEST_F(DeviceLookUp, LearnsWhatACrowdSaidARoundLater) {
     std::vector<Sequence> sequences;
     for (int slot = 0; slot < 6; ++slot) sequences.push_back(sequence_of({1}, slot, 100)), proposer->open(sequences[slot]);
     for (Sequence& sequence : sequences) {
-      sequence.tokens.insert(sequence.tokens.end(), said.begin(), said.end());
+      append(sequence.tokens, said);
       proposer->observe(sequence, {}), proposer->close(sequence.slot);
     }
   }

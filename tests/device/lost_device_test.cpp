@@ -1,4 +1,4 @@
-// A device that is lost in the middle of requests: each ends with its message, so does every later one, and nobody waits forever.
+// A device that is lost amid requests: each ends with its message, so does every later one, and nobody waits forever.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,9 +28,8 @@ TEST(LostDevice, EndsARequestOfEveryMethodWithItsMessage) {
       auto request = ask(phrases(100, 40, 3), 100);
       set_method(request, method, 1 + turn++ % 5);
       lose_late_device(*engine->parts().backend, waits);
-      for (int again = 0; again < 2; ++again) {
-        expect_refusal(engine->generate(request), kLost, fmt::format("{} after {}", name_of(method), waits));
-      }
+      SCOPED_TRACE(fmt::format("{} after {}", name_of(method), waits));
+      for (int again = 0; again < 2; ++again) expect_error(engine->generate(request), kLost);
     }
 }
 
@@ -39,7 +38,7 @@ TEST(LostDevice, EndsACrowdAndWhoComesLater) {
     auto engine = load(tiny(3));
     std::vector<Request> requests;
     for (int i = 0; i < 8; ++i) {  // more than run at once: some wait
-      requests.push_back(request_of_kind(*engine, i, phrases(90 + 5 * i, 40, uint64_t(i)), 40));
+      requests.push_back(request_of_kind(*engine, i, phrases(90 + 5 * i, 40, i), 40));
       set_method(requests.back(), kMethods[i % kNumMethods], 3);
     }
     lose_late_device(*engine->parts().backend, waits);
@@ -47,11 +46,11 @@ TEST(LostDevice, EndsACrowdAndWhoComesLater) {
     for (auto& stream : submit(*engine, requests)) {
       const auto done = stream->result();
       if (done.ok()) continue;  // had ended before
-      expect_refusal(done, kLost);
+      expect_error(done, kLost);
       ++failed;
     }
     EXPECT_GT(failed, 0) << waits;
-    expect_refusal(engine->generate(ask(random_prompt(20, 256, 1), 5)), kLost);
+    expect_error(engine->generate(ask(random_prompt(20, 256, 1), 5)), kLost);
   }
 }
 
@@ -120,7 +119,7 @@ TEST(LostDevice, ShowsInTheStatusOfARunOfTokens) {
   EXPECT_TRUE(run->status().ok());
   lose_late_device(*engine->parts().backend, 2);
   run->feed(std::span(ids).subspan(30), 10, TokenRun::Logits::All);
-  expect_refusal(run->status(), kLost);
+  expect_error(run->status(), kLost);
 }
 
 }

@@ -22,8 +22,8 @@ TEST(LateDevice, FillsAsMuchMemoryAsItIsAskedTo) {
   options.memory_share = 0.02;
   const int64_t more = pages(options);
   options.memory_share = 0.01;
-  const double each = 0.01 * double(engine->parts().backend->total_memory_bytes()) / double(engine->parts().page_bytes());
-  EXPECT_NEAR(double(more - pages(options)), each, 1);
+  const double each = 0.01 * double(engine->parts().backend->total_memory_bytes()) / engine->parts().page_bytes();
+  EXPECT_NEAR(more - pages(options), each, 1);
   options.prefix_caching = false;
   EXPECT_EQ(pages(options), 6) << "nothing would use more";
 }

@@ -1,5 +1,5 @@
-// What tests of devices share: which there are, and how near two backends are to each other, by the log-probabilities of a
-// prompt's tokens or by their rounds.
+// What tests of devices share: which there are, and how near two backends are, by a prompt's log-probabilities or by their
+// rounds.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Joint: what the law tests share. Three tokens drawn many times through the production loop (proposer, rule, keyed noise,
 // sampler, commit), and Pearson's chi-square against their exact joint distribution. The chain is of first order and differs by
-// position; the drafter is far from the target (about three of four drafts are kept), since a near one hides faults.
+// position; the drafter is far from the target (three of four drafts are kept): a near one hides faults.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Soak: clients that want everything at once from engines that have too little of it. Random lengths, settings, drafters, rules,
-// slow consumers, cancellations and streams destroyed at any point; every finished stream under rule match is compared with the
-// request alone, without speculation, on an engine of its own, and what an ended one said must be the beginning of that.
-// HUNCH_SOAK_SECONDS: how long, both tests together (default 10; 3600 is the hour before a release). HUNCH_SOAK_SEED: which run.
+// Soak: clients that want everything at once from engines that have too little. Random lengths, settings, drafters, rules, slow
+// consumers, cancellations and streams destroyed at any point; every finished stream under rule match is compared with the
+// request alone, without speculation, on an engine of its own, of which an ended one said the beginning. HUNCH_SOAK_SECONDS: how
+// long, both tests together (default 10; 3600 is the hour before a release). HUNCH_SOAK_SEED: which run.
 #include <unistd.h>
 
 #include <fstream>
@@ -48,9 +48,9 @@ class Soak {
     engine_ = load(small);
     alone.max_num_seqs = 1, alone.prefix_caching = false;
     alone_ = load(alone);
-    vocab_ = int(engine_->parts().model->shape().vocab_size);
+    vocab_ = int(shape_of(*engine_).vocab_size);
     most_ = std::min(engine_->context_len(), alone_->context_len());
-    // Beginnings that requests share, so that the prefix cache and the lookups have something to find.
+    // Beginnings that requests share, for the prefix cache and the lookups to find.
     for (int i = 0; i < 4; ++i) beginnings_.push_back(random_prompt(int(most_), vocab_, seed + uint32_t(i)));
     for (auto& tokens : beginnings_)  // phrases that come back
       for (size_t at = 60; at + 30 < tokens.size(); at += 90) std::copy_n(tokens.begin(), 30, tokens.begin() + at);
@@ -81,7 +81,7 @@ class Soak {
     return list[dice() % list.size()];
   }
 
-  // Few enough that the engine holds them all at once, from whatever parts are registered.
+  // Few enough that the engine holds them all at once, from all registered parts.
   void draw_settings() {
     settings_.clear();
     std::vector<std::string> proposers{"auto"}, policies;
@@ -241,7 +241,7 @@ void soak(Soak& work, double seconds, int64_t growth_bytes) {
       "{} finished, {} ended early, {} compared, {} refused; {} tokens, longest {}; {} preempted, {:.0f} % of prompts reused, "
       "{:.2f} tokens a round, {:.0f} MiB resident\n",
       t.finished, t.ended, t.compared, t.refused, t.tokens, t.longest, stats.preemptions, 100 * stats.prefix_hit_rate(),
-      1 + double(stats.accepted) / double(std::max<int64_t>(1, stats.rounds)), double(resident_bytes()) / (1 << 20));
+      1 + double(stats.accepted) / std::max<int64_t>(1, stats.rounds), double(resident_bytes()) / (1 << 20));
   EXPECT_GT(t.compared, 0);
 }
 

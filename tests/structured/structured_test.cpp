@@ -127,7 +127,7 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
     std::string said;
     while (auto event = (*stream)->next()) said += event->text;
     EXPECT_EQ(said, "abcabcabcabc") << proposer;
-    expect_refusal((*stream)->result(), "grammar_dead_end");
+    expect_error((*stream)->result(), "grammar_dead_end");
     EXPECT_TRUE((*beside)->result().ok());
   }
 }
@@ -139,7 +139,7 @@ TEST_F(Structured, AGrammarOfVeryManyReadingsEndsItsRequest) {
   auto endless = request({.kind = Kind::Grammar, .text = "root ::= a\na ::= " + all}, 1);
   endless.max_tokens = 150, endless.ignore_eos = true, endless.speculation.proposer = "none";
   auto stream = good(engine->submit(endless));
-  expect_refusal(stream->result(), "too many readings");
+  expect_error(stream->result(), "too many readings");
 }
 
 // An end that the request ignores comes only where nothing else is possible; so does one that min_tokens puts off.

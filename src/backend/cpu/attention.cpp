@@ -1,5 +1,5 @@
-// See attention.h. Which item a row falls into, and which thread takes it, decides nothing about its bits: every split starts
-// afresh and splits are folded in ascending order, in the item itself or by whoever finishes last.
+// Neither the item that a row falls into nor the thread that takes it decides about its bits: every split starts afresh, and
+// splits are folded in ascending order, by the item itself or whoever finishes last.
 #include "backend/cpu/attention.h"
 
 #include "base/check.h"
@@ -7,10 +7,10 @@
 namespace hunch {
 namespace {
 
-// Query rows (rows times group) of an item that keeps all splits to itself: enough that a block of K and V is read from memory
-// once for all of them, few enough that their state stays in the second-level cache.
+// Query rows (rows times group) of an item that keeps all splits to itself: a block of K and V is read from memory once for all
+// of them, and their state stays in the second-level cache.
 constexpr int64_t kItemQueryRows = 64;
-// Query rows that are not cut: their states (a KiB each) fit a second-level cache, and K and V are read from memory once.
+// Query rows that are not cut, for the same reason: a state is a KiB.
 constexpr int64_t kSplitQueryRows = 272;
 constexpr int64_t kStoreAlone = 16384;  // elements that the caller stores faster than a fork and join takes
 
@@ -200,8 +200,8 @@ size_t CpuAttention::attention(const AttentionArgs& args) {
     std::byte* scratch = threads_.scratch(worker);
     run_item(args, unit, index - unit.first_item, worker, scratch, reinterpret_cast<float*>(scratch + scratch_bytes));
   });
-  // Runs cut by rows collect their scores in a second look: their rows lie in different items. Seldom: prompts are scored by a
-  // row or two of their last chunk.
+  // Runs cut by rows, which lie in different items, collect their scores in a second look. Seldom: prompts are scored by a row or
+  // two of their last chunk.
   for (const Unit& unit : units_) {
     if (unit.rows_per_item == 0 || unit.first_head != 0 || unit.run->scores.metric == ScoreMetric::None) continue;
     const AttentionRun& run = *unit.run;

@@ -1,4 +1,4 @@
-// CpuAttention: cuts the runs of a pass into items for the threads, merges their parts, and stores new rows. Owned by CpuBackend.
+// CpuAttention: cuts the runs of a pass into items for the threads, merges their parts, stores new rows. Owned by CpuBackend.
 #pragma once
 
 #include "backend/cpu/attention_kernels.h"

@@ -1,6 +1,5 @@
-// The arithmetic of one block of 64 entries for a few query rows in registers: q.k, and weights times values. How each KV type is
-// read stands here too. A row's operations are written once; tiles of rows only repeat them in other registers. Used by
-// attention_body.h.
+// The arithmetic of one block of 64 entries for a few query rows in registers (q.k, and weights times values), and how each KV
+// type is read. A row's operations are written once; tiles of rows repeat them in other registers. Used by attention_body.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -101,9 +100,9 @@ struct KvBf16 : KvPairs {
 // ---- steps of one block; R rows of a tile in registers
 
 // K (or V) of the block that follows, asked for evenly over the steps of this one's: the machine's own prefetchers stop at page
-// ends and at each change between K tiles and V, a burst of requests would only fill the miss buffers and stall the loads behind
-// them, and what comes long before its turn pushes out what is in use. Into the second-level cache: beside a block that several
-// tiles of rows read, and their state, there is no room for it in the first.
+// ends and at each change between K tiles and V, a burst of requests would fill the miss buffers and stall the loads behind them,
+// and what comes too early pushes out what is in use. Into the second-level cache: in the first, beside a block that several
+// tiles of rows read and their state, there is no room.
 struct Ahead {
   const std::byte *at = nullptr, *end = nullptr;
   size_t stride = 0;  // per step; 0: nothing more to ask for

@@ -1,6 +1,6 @@
-// Attention of query rows over blocks of 64 entries: online softmax with at most one rescale a block, for all
-// rows of a run and all query heads of one KV head at once. Contract in ops/attention.h, memory layout in kv_store.h; the
-// reasoning and the figures stand in docs/kernels/attention.md.
+// Attention of query rows over blocks of 64 entries: online softmax with at most one rescale a block, for all rows of a run and
+// all query heads of one KV head at once. Contract: ops/attention.h; layout: kv_store.h; reasons and figures:
+// docs/kernels/attention.md.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -75,8 +75,8 @@ static void fold_state(float* total, const float* part, int padded_dim) {
   total[padded_dim + 1] = sums[0];
 }
 
-// A sink joins the sum of a row whose splits are all folded: returns what the accumulators are to be multiplied with, 1 over the
-// sum being part of it. `maximum` and `sum` become those with the sink.
+// A sink joins the sum of a row whose splits are all folded: returns the factor of the accumulators, 1 over the sum included.
+// `maximum` and `sum` become those with the sink.
 static float close_sum(const AttendItem& item, int head, float& maximum, float& sum) {
   if (!item.sinks) return 1.0f / sum;
   const float sink = item.sinks[head] * (1 / kLn2), most = sink > maximum ? sink : maximum;
@@ -108,12 +108,12 @@ static void write_nothing(const AttendItem& item, int row) {
   }
 }
 
-// A maximum that is too small by so much (in powers of two) stays: weights then reach 2^8, and nothing need be rescaled.
+// A maximum too small by so much (in powers of two) stays: weights reach 2^8, and nothing need be rescaled.
 inline constexpr float kMaximumSlack = 8;
 
-// Softmax of one query row over one block: entries [first, last) of it are visible. Leaves weights and a new state. Of V codes
-// the scales go into the weights, once per entry instead of once per element, and those stand where the scores were: code_weights
-// is a loop of its own, since a row's chain of operations would else be too long for the next rows to start beside it.
+// Softmax of one query row over one block, of which entries [first, last) are visible. Leaves weights and a new state. Scales of
+// V codes go into the weights, once per entry instead of per element, and those stand where the scores were: code_weights is a
+// loop of its own, since a row's chain of operations would else be too long for the next rows to start beside it.
 template <class Kv>
 HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row, int in_tile, float scale2, int first, int last,
     const float* value_scales, float value_unit, float* state, int padded_dim, const BlockScores* collect, int row, int head) {

@@ -1,4 +1,4 @@
-// Arguments of the attention kernels: plain structs of pointers, so that bodies compiled for an instruction set use nothing else.
+// Arguments of the attention kernels: plain structs of pointers, since bodies compiled for an instruction set use nothing else.
 // Filled by attention.cpp, read by attention_body.h. Layout of a chunk: kv_store.h.
 #pragma once
 
@@ -73,7 +73,7 @@ struct StoreItem {
   int64_t num_rows = 0, first_entry = 0;
 };
 
-// Floats of the state of one query row after one split: accumulators, then what weights are relative to (log2) and their sum.
+// Floats of a query row's state after one split: accumulators, then what weights are relative to (log2) and their sum.
 constexpr int64_t state_len(int padded_dim) { return padded_dim + 16; }
 
 // A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in five.

@@ -1,4 +1,4 @@
-// Attention on every instruction set of this machine: the reference's values, and one row's bits whatever else is in the pass.
+// Attention on every instruction set: the reference's values, and a row's bits whatever else is in the pass.
 #include "backend/ops/attention.h"
 
 #include "backend/cpu/kv_fixture.h"

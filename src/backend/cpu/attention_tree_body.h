@@ -1,5 +1,5 @@
-// What the rows of a tree read behind the prefix (ops/attention.h, TreeRows): copies of the last blocks in which a row's
-// ancestors stand in the order of their depths, so that the code for whole blocks sees a chain. Used by attention_body.h.
+// What the rows of a tree read behind the prefix (ops/attention.h, TreeRows): copies of the last blocks with a row's ancestors in
+// the order of their depths, so that the code for whole blocks sees a chain. Used by attention_body.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

@@ -5,13 +5,11 @@
 namespace hunch {
 namespace {
 
-using test::path_to, test::random_tree, test::tree_request;
-
 // The rows of a path as a chain of their own behind the same prefix.
 AttendResult chain_result(Backend& backend, KvCase& kv, const AttendRequest& tree, const std::vector<int>& path) {
   kv.store->poison(kv.pages(), tree.tree_entry, std::ssize(kv.table) * kPageLen);
   for (size_t d = 0; d < path.size(); ++d) store_row(backend, kv, tree.tree_entry + int64_t(d), path[d]);
-  return attend_one(backend, kv, test::chain_of(tree, path, kv.shape));
+  return attend_one(backend, kv, chain_of(tree, path, kv.shape));
 }
 
 struct TreeCase {
@@ -45,10 +43,7 @@ void expect_chains(const std::string& isa, const TreeCase& c) {
   }
   // A part of the tree, with NaN in every row that is no ancestor of the part's one row.
   const int x = rows - 1;
-  const auto path = path_to(c.parents, x);
-  for (int other = 0; other < rows; ++other)
-    if (std::ranges::find(path, other) == path.end())
-      kv.store->poison(kv.pages(), c.first_entry + other, c.first_entry + other + 1);
+  poison_beside(kv, c.first_entry, rows, path_to(c.parents, x));
   const AttendResult part = attend_one(*backend, kv, rows_of(request, x, 1, c.shape));
   ASSERT_TRUE(stands_at(part.out, whole.out, x * c.shape.width())) << "alone";
 }

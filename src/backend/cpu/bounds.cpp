@@ -1,5 +1,5 @@
-// See bounds.h. An item fills whole pages of the destination store, so that no two threads write neighbouring lanes.
-#include "backend/cpu/bounds.h"
+// An item fills whole pages of the destination store, so that no two threads write neighbouring lanes.
+#include "backend/cpu/launchers.h"
 
 #include <cstring>
 
@@ -11,8 +11,8 @@
 namespace hunch {
 namespace {
 
-// Keys of a byte an element. Each of Q8_0 has a scale of its own, so codes cannot be compared. Once per key: the loads of
-// attention would not pay.
+// Keys of a byte an element; each of Q8_0 has its own scale, so codes cannot be compared. Once per key: the loads of attention
+// would not pay.
 void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64_t last_page) {
   const auto& from = static_cast<const CpuKvStore&>(*args.from.store);
   auto& to = static_cast<CpuKvStore&>(*args.to.store);

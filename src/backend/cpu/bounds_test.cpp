@@ -63,7 +63,7 @@ TEST(PageBounds, OrTheMeansOfEachPage) {
             }
             to.store->read(1, head, to.pages(), page, mean.data(), v.data());
             for (size_t d = 0; d < 40; ++d)
-              ASSERT_NEAR(double(mean[d]), sums[d], 0.005 * std::abs(sums[d]) + 1e-4) << name << " " << page_len;
+              ASSERT_NEAR(mean[d], sums[d], 0.005 * std::abs(sums[d]) + 1e-4) << name << " " << page_len;
           }
       }
     }

@@ -9,7 +9,7 @@ namespace {
 
 // Columns [first, first + count) of rows that lie `stride` apart.
 View<float, 2> columns(Floats& values, int64_t stride, int64_t first, int64_t count) {
-  return test::strided(values.data() + first, std::ssize(values) / stride, count, stride);
+  return strided(values.data() + first, std::ssize(values) / stride, count, stride);
 }
 
 class Copies : public testing::TestWithParam<std::string> {};
@@ -63,7 +63,7 @@ TEST_P(Copies, PutTheColumnsOfAPartWhereTheyAreInTheWhole) {
         Floats expected(12, -5.0f);  // what the map does not name stays
         for (int64_t i = 0; i < n; ++i)
           if (ids[i] >= 0) expected[ids[i]] = from[r * (n + 1) + i];
-        ASSERT_EQ(test::part_of(out, r * 12, 12), expected) << n << " columns, row " << r;
+        ASSERT_EQ(part_of(out, r * 12, 12), expected) << n << " columns, row " << r;
       }
     }
 }

@@ -1,8 +1,8 @@
-// See experts.h. Products of a row have the same bits in any company (ops/matmul.h), and shares are added expert after expert in
-// the ascending order of ids: so a row's sum does not depend on the rows beside it.
+// A row's sum does not depend on the rows beside it: its products have the same bits in any company (ops/matmul.h), and shares
+// are added in ascending order of experts' ids.
 #include "backend/cpu/experts.h"
 
-#include "backend/cpu/rows.h"
+#include "backend/cpu/launchers.h"
 
 namespace hunch {
 namespace {

@@ -1,5 +1,5 @@
-// CpuExperts: experts with the products and gates of CpuBackend, which owns one and forwards to it. Rows that share an expert
-// are put together, so that its weights are read once.
+// CpuExperts: experts with the products and gates of CpuBackend, which owns it. Rows that share an expert go together, so that
+// its weights are read once.
 #pragma once
 
 #include "backend/cpu/matmul.h"

@@ -11,8 +11,6 @@
 namespace hunch {
 namespace {
 
-using test::append, test::gaussian, test::part_of, test::same_bits, test::stands_at;
-
 constexpr int64_t kHidden = 256, kWidth = 96, kExperts = 11, kPerRow = 4, kRows = 70;
 
 // The same experts on one backend.

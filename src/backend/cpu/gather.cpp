@@ -1,5 +1,5 @@
-// See gather.h. An item fills whole destination pages, so that no two threads touch one K tile.
-#include "backend/cpu/gather.h"
+// An item fills whole destination pages, so that no two threads touch one K tile.
+#include "backend/cpu/launchers.h"
 
 #include "backend/cpu/attention.h"
 #include "base/check.h"

@@ -1,5 +1,5 @@
-// Copies single entries into the compact store: K line by line with one permutation a line, V row by row. Entries whose sources
-// share a K tile move together, so that a source tile is streamed once whatever is taken of it. Contract in ops/kv.h.
+// Copies single entries into the compact store: K line by line with one permutation each, V row by row. Entries whose sources
+// share a K tile move together: a source tile is streamed once. Contract: ops/kv.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -70,7 +70,7 @@ HUNCH_SIMD void move_lanes(const LaneMove& move, int lines, const uint8_t* from,
 #endif
 }
 
-// V of destination entries e and e + 1 (e even) of a block of pairs, from two source rows: of elements of two bytes (bf16) the
+// V of destination entries e and e + 1 (e even) of a block of pairs, from two source rows: elements of two bytes (bf16) are
 // halves of 32-bit words, of one byte (codes) two such pairs a word.
 template <int kElementBytes>
 HUNCH_SIMD void join_pair(const uint32_t* even, bool even_is_odd, const uint32_t* odd, bool odd_is_odd, int words, uint32_t* to) {

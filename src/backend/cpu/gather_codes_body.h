@@ -1,6 +1,5 @@
-// The compact copy in 8 bits of entries that are stored in 16 or 32 (ops/kv.h, GatherKvArgs), and the table of all gather
-// kernels. K goes by destination tiles: 16 keys are brought together in the source's own form, then coded lane by lane, each lane
-// a row.
+// The compact copy in 8 bits of entries stored in 16 or 32 (ops/kv.h, GatherKvArgs), and the table of all gather kernels. K goes
+// by destination tiles: 16 keys are brought together in the source's form, then coded, each lane a row.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

@@ -6,7 +6,7 @@
 namespace hunch {
 
 // Entries [first, last) of `to`, whose source is index[i] for i < count and tail_first + (i - count) from there on. `first` is a
-// multiple of kPageLen, and so is `last` unless it is the end of the list: two items never write the same page.
+// multiple of kPageLen, and so is `last` but at the list's end: no two items write one page.
 struct GatherItem {
   KeyPlane from, to;
   const int32_t* index = nullptr;

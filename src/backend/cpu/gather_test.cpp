@@ -1,7 +1,5 @@
 // gather_kv on every instruction set: the compact store reads as the entries that were chosen.
 
-#include <fmt/format.h>
-
 #include "backend/cpu/kv_fixture.h"
 
 namespace hunch {

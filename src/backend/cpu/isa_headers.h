@@ -1,6 +1,6 @@
-// Everything that kernel bodies may use from outside their instruction set, included by instances/*.cpp BEFORE the target region
-// opens: an inline function of these headers must never be compiled for AVX-512 and then linked into the portable path. For the
-// same reason bodies take pointers and plain structs, and instantiate no template of std or of another folder.
+// All that kernel bodies may use from outside their instruction set, included by instances/*.cpp BEFORE the target region opens:
+// an inline function of these headers must never be compiled for AVX-512 and linked into the portable path. So bodies take
+// pointers and plain structs, and instantiate no template of std or of another folder.
 #pragma once
 
 #if defined(__x86_64__)

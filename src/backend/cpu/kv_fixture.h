@@ -12,10 +12,6 @@
 
 namespace hunch {
 
-using test::append, test::chunk, test::distance, test::part_of, test::random_floats, test::random_queries, test::rows_of,
-    test::same_bits, test::stands_at;
-using test::AttendRequest, test::AttendResult, test::KvShape;
-
 // At least n, kept: drawing them is most of what many tests do.
 inline const Floats& first_floats(size_t n, uint32_t seed) {
   static std::map<uint32_t, Floats> drawn;
@@ -91,6 +87,12 @@ inline void expect_entries(const KvCase& got, int64_t first, int64_t last, const
       got, first, last, from, [](int, int64_t e) { return e; }, what);
 }
 
+// NaN in the entries of all rows of a tree but those on a path.
+inline void poison_beside(const KvCase& kv, int64_t first_entry, int rows, const std::vector<int>& path) {
+  for (int row = 0; row < rows; ++row)
+    if (std::ranges::find(path, row) == path.end()) kv.store->poison(kv.pages(), first_entry + row, first_entry + row + 1);
+}
+
 // The entry of a tree's row: the same for the same row, wherever it stands.
 inline void store_row(Backend& backend, const KvCase& kv, int64_t entry, int row) {
   const int64_t heads = kv.shape.kv_heads, dim = kv.shape.head_dim;
@@ -104,15 +106,15 @@ inline ScoreArgs score_args(const AttendRequest& request, const KvShape& shape, 
   args.metric = request.metric, args.combine = request.combine, args.prefix_len = request.prefix_len, args.block = request.block;
   args.row_used = view(request.row_used);
   args.lse = view(request.lse, request.last.size(), shape.heads());
-  scores.assign(request.sets * (request.prefix_len + test::kGuard), test::kUntouched);
-  args.out = view(scores, request.sets, request.prefix_len + test::kGuard);
+  scores.assign(request.sets * (request.prefix_len + kGuard), kUntouched);
+  args.out = view(scores, request.sets, request.prefix_len + kGuard);
   return args;
 }
 
 // Set by set, what score_args made room for.
 inline std::vector<Floats> sets_of(const AttendRequest& request, const Floats& scores) {
   std::vector<Floats> out;
-  const int64_t stride = request.prefix_len + test::kGuard;
+  const int64_t stride = request.prefix_len + kGuard;
   for (int64_t at = 0; at < std::ssize(scores); at += stride) out.push_back(part_of(scores, at, stride));
   return out;
 }

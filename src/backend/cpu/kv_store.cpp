@@ -1,4 +1,4 @@
-// See kv_store.h. Single elements are read and poisoned here, by definition of the layout and not by the kernels' way through it.
+// Single elements are read and poisoned here by the definition of the layout, not by the kernels' way through it.
 #include "backend/cpu/kv_store.h"
 
 #include <cstring>

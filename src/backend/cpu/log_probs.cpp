@@ -1,5 +1,5 @@
-// See log_probs.h. Exponentials are fp32 (about 1 ulp), summed by 16 in fp32 and from there in fp64, in the order of the ids: the
-// logarithm of the sum is good to about 1e-7.
+// Exponentials are fp32 (about 1 ulp), summed by 16 in fp32, then in fp64, in the order of the ids: the logarithm of the sum is
+// good to about 1e-7.
 #include "backend/cpu/log_probs.h"
 
 #include <functional>

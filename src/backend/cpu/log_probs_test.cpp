@@ -15,7 +15,7 @@ struct LogProbs {
 
 LogProbs log_probs(Backend& backend, const Floats& logits, int64_t vocab, const Ints& ids, int count) {
   const int64_t rows = std::ssize(logits) / vocab;
-  LogProbs out{Floats(ids.size(), 7), Floats(size_t(rows * count), 7), Ints(size_t(rows * count), -7)};
+  LogProbs out{Floats(ids.size(), 7), Floats(rows * count, 7), Ints(rows * count, -7)};
   LogProbsArgs args{.logits = view(logits, rows, vocab), .count = count};
   if (!ids.empty()) args.ids = view(ids, rows), args.values = view(out.values, rows);
   args.top_ids = view(out.top_ids, rows, count), args.top_values = view(out.top_values, rows, count);
@@ -65,7 +65,7 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
   for (const int64_t vocab : {1, 5, 16, 17, 255, 257, 1000, 5003}) {
     for (const bool ties : {false, true}) {
       constexpr int64_t kRows = 3;
-      auto logits = test::gaussian(kRows * vocab, random(), 3);
+      auto logits = gaussian(kRows * vocab, random(), 3);
       if (ties)
         for (float& x : logits) x = float(random() % 3);
       Ints ids;
@@ -88,13 +88,13 @@ TEST_P(LogProbsOp, EqualTheDefinitionForEverySizeAndCount) {
 TEST_P(LogProbsOp, GiveARowTheSameBitsInAnyCompany) {
   constexpr int64_t kVocab = 1500, kRows = 20;
   std::mt19937 random(5);
-  const auto logits = test::gaussian(kVocab * kRows, random(), 2);
+  const auto logits = gaussian(kVocab * kRows, random(), 2);
   Ints ids;
   for (int64_t row = 0; row < kRows; ++row) ids.push_back(int32_t(random() % kVocab));
   const auto one = make_backend(GetParam(), 1), three = make_backend(GetParam(), 3);
   const LogProbs all = log_probs(*three, logits, kVocab, ids, 20);
   for (int64_t row = 0; row < kRows; ++row) {
-    const auto alone = test::part_of(logits, row * kVocab, kVocab);
+    const auto alone = part_of(logits, row * kVocab, kVocab);
     EXPECT_EQ(log_probs(*one, alone, kVocab, {ids[row]}, 0).values[0], all.values[row]);
     const int32_t best = all.top_ids[size_t(row) * 20];
     EXPECT_EQ(log_probs(*one, alone, kVocab, {best}, 3).values[0], all.top_values[size_t(row) * 20]);

@@ -1,5 +1,5 @@
-// Bans, bias and penalties (backend/ops/logit_rules.h) on every backend, against a definition that knows the whole history of a
-// row: what plain decoding would have committed, however much of it is only drafted.
+// Bans, bias and penalties (backend/ops/logit_rules.h) on every backend, against a definition that knows a row's whole history:
+// what plain decoding would have committed, drafted or not.
 
 #include "backend/cpu/test_backends.h"
 #include "backend/test_inputs.h"
@@ -20,7 +20,7 @@ std::unique_ptr<LogitState> state_of(const LogitRules& rules, int64_t vocab, con
 struct Sampled {
   Ids tokens;
   Floats probs;
-  bool operator==(const Sampled& other) const { return tokens == other.tokens && test::same_bits(probs, other.probs); }
+  bool operator==(const Sampled& other) const { return tokens == other.tokens && same_bits(probs, other.probs); }
 };
 
 struct Round {
@@ -41,7 +41,7 @@ Sampled sample(Backend& backend, const Floats& logits, int64_t vocab, const Samp
   args.state = round.state, args.first_row = round.first_row, args.blind = round.blind;
   args.drafts = view(round.drafts), args.parents = round.parents;
   backend.sample(args);
-  EXPECT_TRUE(test::same_bits(before, logits)) << "logits were changed in place";
+  EXPECT_TRUE(same_bits(before, logits)) << "logits were changed in place";
   return out;
 }
 
@@ -160,7 +160,7 @@ TEST_P(Rules, MinTokensIsReachedInTheMiddleOfARun) {
   // Rows of one round with two committed: banned, allowed, allowed.
   const auto state = state_of(rules, 3, {2}, {2, 2});
   Floats three;
-  for (int i = 0; i < 3; ++i) test::append(three, logits);
+  for (int i = 0; i < 3; ++i) append(three, logits);
   EXPECT_EQ(sample(*backend_, three, 3, {0, 0, 1, 0}, {state.get(), {2, 2}}, {3, 4, 5}).tokens, (Ids{2, 0, 0}));
 }
 
@@ -184,7 +184,7 @@ TEST_P(Rules, RefuseRowsWhereAllIsBannedOrAnythingIsNan) {
 Floats processed(const float* raw, int64_t vocab, const LogitRules& rules, const Ids& prompt, const Ids& output) {
   Floats x(raw, raw + vocab);
   Ids history = prompt;
-  test::append(history, output);
+  append(history, output);
   for (int32_t id = 0; id < vocab; ++id) {
     float& out = x[id];
     const auto among = [id](const Ids& ids) { return std::ranges::find(ids, id) != ids.end(); };
@@ -254,8 +254,8 @@ Ids path_of(const Case& c, int row) {
   return path;
 }
 
-// Rows of one verify pass against rows one at a time with the drafts committed, and against the definition without any state: all
-// must have the same bits, since the match rule compares them.
+// Rows of one verify pass against rows one by one with the drafts committed, and against the definition without state: all must
+// have the same bits, since the match rule compares them.
 TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
   const auto backend = make_backend(GetParam(), 2);
   ReferenceBackend reference;
@@ -264,7 +264,7 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
   for (int trial = 0; trial < 400; ++trial) {
     const Case c = random_case(random);
     const int rows = 1 + int(c.drafts.size());
-    const auto logits = test::gaussian(rows * c.vocab, random(), 2);
+    const auto logits = gaussian(rows * c.vocab, random(), 2);
     Ids positions;
     for (int row = 0; row < rows; ++row) positions.push_back(100 + row);
     const auto state = state_of(c.rules, c.vocab, c.prompt, c.output);
@@ -276,13 +276,13 @@ TEST_P(Rules, GiveARowOfATreeOrChainTheBitsOfPlainDecoding) {
     for (int row = 0; row < rows; ++row) {
       const float* raw = logits.data() + row * c.vocab;
       const Floats one_row(raw, raw + c.vocab);
-      const Sampled of_all{{all.tokens[row]}, test::part_of(all.probs, row * c.vocab, c.vocab)};
+      const Sampled of_all{{all.tokens[row]}, part_of(all.probs, row * c.vocab, c.vocab)};
       const Ids position = {positions[row]};
       // Alone, as the drafter asks for it.
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {state.get(), c.drafts, c.parents, row}, position), of_all);
       // Committed.
       Ids output = c.output;
-      test::append(output, path_of(c, row));
+      append(output, path_of(c, row));
       const auto later = state_of(c.rules, c.vocab, c.prompt, output);
       ASSERT_EQ(sample(*backend, one_row, c.vocab, c.params, {later.get()}, position), of_all) << "trial " << trial;
       // By the text of the rules.

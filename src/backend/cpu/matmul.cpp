@@ -1,5 +1,4 @@
-// See matmul.h. Work is dealt as items (a run of panels of one product, a chunk of rows); which thread takes an item does not
-// show in the result.
+// Work is dealt as items (a run of panels of one product, a chunk of rows); which thread takes one does not show in the result.
 #include "backend/cpu/matmul.h"
 
 #include "backend/cpu/weights.h"

@@ -13,7 +13,7 @@ class CpuMatmul {
   // Both outlive it.
   CpuMatmul(Threads& threads, const MatmulKernels& kernels) : threads_(threads), kernels_(kernels) {}
 
-  // The result lives in memory of this object: it must not outlive it, and its memory comes back only with it.
+  // The result lives in memory of this object, as long as that.
   std::unique_ptr<Weight> load_weight(const Tensor& matrix);
   // One fork and join for all products of the call. Returns the weight bytes read.
   size_t matmul(const MatmulArgs& args);

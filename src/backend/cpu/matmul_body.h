@@ -5,10 +5,10 @@
 namespace hunch::HUNCH_ISA {
 
 // Rows that share one loaded weight vector. With 32 registers: 8 x 2 integer sums, 2 weights, a broadcast; the float sums,
-// touched once a block, may live on the stack. Portable vectors are four registers: more rows only take the compiler longer.
+// touched once a block, may live on the stack. Portable vectors are four registers: more rows gain nothing.
 inline constexpr int kTileRows = HUNCH_LEVEL >= 2 ? 8 : HUNCH_LEVEL == 1 ? 2 : 1;
-// Where arithmetic outlasts the loads (two rows, conversions to fp32, scales and minima) the hardware prefetchers fall behind:
-// the first tile of a panel asks this far ahead. One row of Q8_0, Q4_0 or Q6_K streams faster without.
+// Where arithmetic outlasts the loads (two rows, conversions to fp32, scales and minima) hardware prefetchers fall behind: the
+// first tile of a panel asks this far ahead. One row of Q8_0, Q4_0 or Q6_K streams faster without.
 inline constexpr int kPrefetchBytes = 8192;
 
 HUNCH_SIMD void prefetch(const std::byte* p) { __builtin_prefetch(p + kPrefetchBytes, 0, 3); }
@@ -208,7 +208,7 @@ HUNCH_SIMD F32 load_weights(const std::byte* p) {
   if constexpr (T == DType::BF16) return load_bf16(reinterpret_cast<const uint16_t*>(p));
 }
 
-// Even and odd inputs have sums of their own, added at the end: two chains hide the latency of the addition.
+// Even and odd inputs have sums of their own: two chains hide the latency of the addition.
 template <DType T, int R, bool kFirst>
 HUNCH_SIMD void sum_elements(Sums<R>& sums, const std::byte* p, int64_t k, const float* x, int64_t x_stride) {
   constexpr int kVector = kLanes * (T == DType::F32 ? 4 : 2);
@@ -234,8 +234,7 @@ HUNCH_SIMD void sum_elements(Sums<R>& sums, const std::byte* p, int64_t k, const
   for (int r = 0; r < R; ++r) sums.at[r][0] = sums.at[r][0] + odd.at[r][0], sums.at[r][1] = sums.at[r][1] + odd.at[r][1];
 }
 
-// 128 inputs are summed as 2^-8 times the codes' values, then scaled. One chain of additions each: decoding a vector takes as
-// long as an addition.
+// 128 inputs are summed as 2^-8 times the codes' values, then scaled. One chain of additions: decoding a vector takes as long.
 template <int R, bool kFirst>
 HUNCH_SIMD void sum_fp8(Sums<R>& sums, const std::byte* p, int64_t k, const float* x, int64_t x_stride) {
   for (int64_t begin = 0; begin < k; begin += kScaleGroup) {

@@ -10,8 +10,8 @@ inline constexpr int kPanelColumns = 32;     // output columns of a panel: two v
 inline constexpr int kActivationBlock = 32;  // inputs that share a scale
 inline constexpr int64_t kScaleGroup = 128;  // inputs of an FP8 column that share one
 
-// 32 inputs of one row as x = scale q, with all that the encodings need beside the codes: one cache line, so that every operand
-// of the kernel is a broadcast from it. A row with an infinity or a NaN gets a NaN scale: the output row shows it.
+// 32 inputs of one row as x = scale q, with all that encodings need beside the codes, in one cache line: every operand of the
+// kernel is a broadcast from it. A row with an infinity or a NaN gets a NaN scale, which its output shows.
 struct alignas(64) ActivationBlock {
   int8_t q[32];              // in [-127, 127]
   float scale;               // greatest magnitude / 127

@@ -1,4 +1,4 @@
-// Products of the cpu backend: against the reference for every encoding and instruction set, and row invariance bit for bit.
+// Products of the cpu backend against the reference, for every encoding and instruction set; row invariance bit for bit.
 
 #include <numeric>
 
@@ -8,8 +8,6 @@
 
 namespace hunch {
 namespace {
-
-using test::gaussian, test::kEncodings, test::Matrix, test::same_bits, test::stands_at;
 
 // Values that quantise without loss: multiples of a power of two, at most 127 of it, with 127 in every block of 32.
 Floats representable(int64_t n) {
@@ -227,9 +225,9 @@ TEST(CpuMatmul, WritesStridedRowsAndNothingElse) {
   const auto weight = cpu->load_weight(matrix.tensor);
   const auto x = gaussian(3 * 100);
   Floats dense_x, out(3 * 50, -7);
-  for (int r = 0; r < 3; ++r) test::append(dense_x, test::part_of(x, r * 100, 64));
-  const Product products[] = {{weight.get(), nullptr, test::strided(out.data(), 3, 20, 50)}};
-  cpu->matmul({test::strided(x.data(), 3, 64, 100), products});
+  for (int r = 0; r < 3; ++r) append(dense_x, part_of(x, r * 100, 64));
+  const Product products[] = {{weight.get(), nullptr, strided(out.data(), 3, 20, 50)}};
+  cpu->matmul({strided(x.data(), 3, 64, 100), products});
   const auto dense = product(*cpu, *weight, dense_x, 3);
   for (size_t r = 0; r < 3; ++r)
     for (size_t i = 0; i < 50; ++i) EXPECT_EQ(out[r * 50 + i], i < 20 ? dense[r * 20 + i] : -7);

@@ -1,5 +1,5 @@
-// See nsa.h. All rows of a decode or verify pass are one group under each KV head: a block is read once for all that own it. How
-// rows are grouped, and which thread takes a group, decides nothing about their bits.
+// All rows of a decode or verify pass are one group under each KV head: a block is read once for all that own it. Neither groups
+// nor threads decide about a row's bits.
 #include "backend/cpu/nsa.h"
 
 #include <numeric>
@@ -173,13 +173,6 @@ NsaItem CpuNsa::item_of(const NsaAttentionArgs& args, const Item& item, int32_t*
       static_cast<std::byte*>(tree.owned.data()) + size_t(item.kv_head) * tree.chunks * out.keys.chunk_bytes;
   out.row_paths.from.pages = identity_.data();
   return out;
-}
-
-size_t CpuNsa::scratch_bytes(const NsaAttentionArgs& args, const NsaItem& item, int64_t num_blocks) const {
-  const int64_t rows = item.query.num_rows;
-  return (nsa_scratch_bytes(item) + 63) / 64 * 64 + size_t(rows * item.importance_stride) * sizeof(float) +
-      size_t(rows * args.nsa.shape->sel_count) * sizeof(int32_t) + size_t(num_blocks) * (sizeof(float) + 12 + 16) +
-      kNsaRows * sizeof(int32_t) + 16 * 64;
 }
 
 void CpuNsa::run_item(const NsaAttentionArgs& args, const Item& which, std::byte* at) {

@@ -41,7 +41,12 @@ class CpuNsa {
   void grow_tree(const NsaAttentionArgs& args, const NsaRun& run, Tree& tree);
   NsaItem item_of(const NsaAttentionArgs& args, const Item& item, int32_t* visible) const;
   void run_item(const NsaAttentionArgs& args, const Item& item, std::byte* scratch);
-  size_t scratch_bytes(const NsaAttentionArgs& args, const NsaItem& item, int64_t num_blocks) const;
+  size_t scratch_bytes(const NsaAttentionArgs& args, const NsaItem& item, int64_t num_blocks) const {
+    const int64_t rows = item.query.num_rows;
+    return (nsa_scratch_bytes(item) + 63) / 64 * 64 + size_t(rows * item.importance_stride) * sizeof(float) +
+        size_t(rows * args.nsa.shape->sel_count) * sizeof(int32_t) + size_t(num_blocks) * (sizeof(float) + 12 + 16) +
+        kNsaRows * sizeof(int32_t) + 16 * 64;
+  }
 
   Threads& threads_;
   const NsaKernels& kernels_;

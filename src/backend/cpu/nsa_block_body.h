@@ -1,12 +1,12 @@
-// The arithmetic of one block for query rows that stand anywhere: as attention_block_body.h, with a pointer per row, since of the
-// rows of a group each reads blocks of its own. Used by nsa_body.h.
+// The arithmetic of one block for query rows that stand anywhere: as attention_block_body.h, with a pointer per row, since each
+// reads blocks of its own. Used by nsa_body.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
 
 // The block that comes next, asked for a few lines at every step of this one: `stride` bytes of its K and, `behind`, of its V.
-// Into the second-level cache: V is read in a later go over the same blocks, and requests that go to the first one wait for its
-// few miss buffers (blocks of 16 kB in any order, one core of Zen 4: 19 instead of 15 GB/s).
+// Into the second-level cache: V is read in a later go over the same blocks, and requests to the first wait for its few miss
+// buffers (blocks of 16 kB in any order, one core of Zen 4: 19 instead of 15 GB/s).
 struct NsaAhead {
   const std::byte *at, *end;
   size_t stride = 0, behind = 0;

@@ -1,9 +1,9 @@
 // Natively trained sparse attention of the rows of one item: contract in ops/nsa.h, layout in kv_store.h, reasons in docs/nsa.md.
-// Block by block over what any row reads, the rows that own a block together; of a row's operations none depends on the others.
+// Block by block, the rows that own it together; no row's operations depend on another's.
 //
-// Both halves do the same three things: logits of every block into a row per query, one softmax over that row, weights times
-// values. Since a row's weights are final before any value is read, the gate of the branch goes into them, the window's and the
-// chosen blocks' weights of one entry are added first, and all branches share one accumulator.
+// Both halves do three things: logits of every block into a row per query, one softmax over that row, weights times values. As
+// weights are final before any value is read, the branch's gate goes into them, an entry's weights in window and chosen blocks
+// are added first, and all branches share one accumulator.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

@@ -12,7 +12,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
       {std::array{32, 16, 64}, {8, 4, 16}, {16, 16, 16}, {64, 8, 16}, {4, 1, 32}, {16, 16, 64}}) {
     const NsaShape s = nsa_std(len, stride, block, 16, 512);
     const int64_t r = block / stride, c = len / stride, rows = 5 * r + 3, blocks = 7;
-    const auto p = random_floats(size_t(rows), 5);
+    const auto p = random_floats(rows, 5);
     Floats scores(blocks, -1.0f);
     score_blocks(s, p.data(), rows, blocks, scores.data());
     for (int64_t j = 0; j < blocks; ++j) {
@@ -20,7 +20,7 @@ TEST(NsaScores, AreThePapersDoubleSum) {
       for (int64_t m = 0; m < c; ++m)
         for (int64_t u = 0; u < r; ++u)
           if (const int64_t i = r * j + m + u - (c - 1); i >= 0 && i < rows) sum += double(p[i]);
-      EXPECT_NEAR(double(scores[j]), sum, 1e-4) << len << " " << stride << " " << block << " block " << j;
+      EXPECT_NEAR(scores[j], sum, 1e-4) << len << " " << stride << " " << block << " block " << j;
     }
   }
 }
@@ -85,7 +85,7 @@ TEST(NsaCompressor, MakesTheRowsOfTheFormula) {
   for (const NsaShape& form : {nsa_std(8, 4, 16, 4, 0), nsa_std(16, 8, 16, 4, 0, NsaShape::Kind::Linear), nsa_fla(16, 3, 0)}) {
     const int64_t len = 70;
     NsaCase c(backend, form, shape, len);
-    const auto plain = random_floats(size_t(len) * heads * dim, 77), v = random_floats(size_t(len) * heads * dim, 78);
+    const auto plain = random_floats(len * heads * dim, 77), v = random_floats(len * heads * dim, 78);
     Floats k;
     const double magnitude = double(c.values.layer().magnitude);
     for (int64_t t = 0; t < len; ++t)
@@ -173,7 +173,7 @@ TEST(NsaAttention, ReadsChosenBlocksUpToTheQueryOnly) {
     if ((e >= 16 && e < 32) || (e >= 80 && e <= 83))
       for (size_t d = 0; d < 8; ++d) mean[d] += double(values_of(c, e)[d]) / 20;
   const auto out = branch(c, request, 1).out;
-  for (size_t d = 0; d < 8; ++d) EXPECT_NEAR(double(out[d]), mean[d], 1e-6);
+  for (size_t d = 0; d < 8; ++d) EXPECT_NEAR(out[d], mean[d], 1e-6);
 }
 
 }

@@ -48,8 +48,7 @@ struct NsaItem {
 constexpr int64_t nsa_read_stride(const NsaItem& item) {
   return (int64_t(item.most_chosen) + (item.window > 0 ? item.window / item.block_len + 2 : 0)) * item.block_len;
 }
-// Floats of a query row's logits: room for both halves, and an odd number of blocks, so that rows do not fall on each other in a
-// cache.
+// Floats of a query row's logits: room for both halves, an odd number of blocks, so that rows do not collide in a cache.
 constexpr int64_t nsa_logit_stride(const NsaItem& item) {
   const int64_t read = nsa_read_stride(item), most = item.importance_stride > read ? item.importance_stride : read;
   return ((most + 63) / 64 | 1) * 64;

@@ -1,5 +1,5 @@
-// Natively trained sparse attention on `cpu`: equal to the reference on every instruction set, and of a row the same bits in any
-// group, on any number of threads, and in a tree. Stores are NaN wherever nothing was written.
+// Natively trained sparse attention on `cpu`: the reference's values on every instruction set, and a row's bits the same in any
+// group, on any number of threads, in a tree. Stores are NaN where nothing was written.
 #include "backend/cpu/nsa_fixture.h"
 
 namespace hunch {
@@ -53,7 +53,7 @@ TEST(CpuNsa, GivesARowTheSameBitsInAnyGroupOnAnyNumberOfThreads) {
   int turn = 0;
   for (const std::string& isa : available_isas())
     for (const NsaShape& form : forms()) {
-      const KvShape shape{kTypes[size_t(turn) % 3], 2, 1 + turn % 4, 32};
+      const KvShape shape{kTypes[turn % 3], 2, 1 + turn % 4, 32};
       ++turn;
       const int64_t len = 500;
       const auto one = make_cpu(isa, 1), three = make_cpu(isa, 3);
@@ -89,8 +89,6 @@ TEST(CpuNsa, KeepsSequencesApart) {
   }
 }
 
-using test::path_to, test::random_tree;
-
 struct TreeCase {
   NsaShape form;
   KvShape shape;
@@ -120,22 +118,19 @@ void expect_chains(Backend& backend, const TreeCase& c, const std::string& where
     NsaRequest line;
     for (size_t d = 0; d < path.size(); ++d) {
       store_row(backend, chain.kv, c.first_entry + int64_t(d), path[d]);
-      const NsaRequest row = nsa_rows_of(request, size_t(path[d]), 1, c.shape);
+      const NsaRequest row = nsa_rows_of(request, path[d], 1, c.shape);
       line.last.push_back(row.last[0]);
       append(line.q, row.q), append(line.gates, row.gates);
     }
     chain.compress(c.first_entry, c.first_entry + std::ssize(path));
     const NsaResult expected = nsa_one(chain, line);
     for (size_t d = 0; d < path.size(); ++d)
-      ASSERT_TRUE(same_bits(&whole.out[size_t(path[d]) * width], &expected.out[d * width], width)) << "row " << path[d];
+      ASSERT_TRUE(same_bits(&whole.out[path[d] * width], &expected.out[d * width], width)) << "row " << path[d];
   }
   ASSERT_LE(distance(whole.out, whole.out), 0);
   // A row alone, with NaN in every row that is no ancestor of it.
   const int x = rows - 1;
-  const auto path = path_to(c.parents, x);
-  for (int other = 0; other < rows; ++other)
-    if (std::ranges::find(path, other) == path.end())
-      tree.kv.store->poison(tree.kv.pages(), c.first_entry + other, c.first_entry + other + 1);
+  poison_beside(tree.kv, c.first_entry, rows, path_to(c.parents, x));
   const NsaResult part = nsa_one(tree, nsa_rows_of(request, size_t(x), 1, c.shape));
   ASSERT_TRUE(stands_at(part.out, whole.out, x * c.shape.width())) << "alone";
 }
@@ -146,7 +141,7 @@ TEST(CpuNsaTree, GivesARowTheBitsOfItsTokensInAChain) {
   for (const std::string& isa : available_isas())
     for (const NsaShape& form : forms())
       for (const int64_t first_entry : {0, 3, 15, 31, 60, 63, 64, 127, 250}) {
-        const KvShape shape{kTypes[size_t(turn) % 3], 1 + turn % 2, 1 + turn % 3, 24};
+        const KvShape shape{kTypes[turn % 3], 1 + turn % 2, 1 + turn % 3, 24};
         const auto backend = make_cpu(isa, 1 + turn % 3);
         const double straight = turn++ % 2 ? 0.85 : 0.3;
         expect_chains(*backend, {form, shape, random_tree(2 + int(random() % 40), straight, random), first_entry}, isa);

@@ -1,5 +1,5 @@
 // See rows.h.
-#include "backend/cpu/rows.h"
+#include "backend/cpu/launchers.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
-// Row-wise kernels of one instruction set: norm, gate, rope. A row's bits depend on the row alone: sums run in one fixed order
-// that knows the row's length only.
+// Row-wise kernels of one instruction set: norm, gate, rope. A row's bits depend on it alone: sums run in one order that knows
+// only its length.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

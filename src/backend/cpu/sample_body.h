@@ -1,5 +1,5 @@
-// Sampling kernels of one instruction set: scans of a row of logits, and Gumbel noise for 64 ids at a time from Philox4x32-10
-// (base/random.h has the definition, backend/reference/sample.cpp the plain loop). Included by rows_body.h.
+// Sampling kernels of one instruction set: scans of a row of logits, Gumbel noise for 64 ids at a time from Philox4x32-10
+// (definition: base/random.h; plain loop: backend/reference/sample.cpp). Included by rows_body.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
@@ -123,9 +123,9 @@ HUNCH_SIMD F32 log_ratio(const SampleRow& row, F32 x) {
   return select(equal(x, best), zero(), (x - best) / set1(row.temperature));
 }
 
-// Draws the bits of 64 ids, unless none of the ids can beat the score `reached` whatever they are; false also if their bits say
-// that none does. Noise above g needs -log u < e^-g, hence 1 - u < e^-g: one comparison in place of two logarithms. The margin
-// covers the rounding of scores; it need not for scores far below the best id's, which do not win.
+// Draws the bits of 64 ids unless none can beat the score `reached` whatever they are; false also if their bits say that none
+// does. Noise above g needs -log u < e^-g, hence 1 - u < e^-g: one comparison for two logarithms. The margin covers the rounding
+// of scores that may win.
 HUNCH_SIMD bool may_win(const SampleRow& row, int64_t first_id, float greatest, float reached, I32 (&bits)[4]) {
   constexpr float kMostNoise = 22.88f, kMargin = 0.01f;  // 33 log 2, from u = 1 - 2^-33
   if (!(greatest >= row.cut_logit)) return false;

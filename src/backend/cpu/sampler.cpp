@@ -84,8 +84,8 @@ void CpuSampler::sample_row(const SampleArgs& args, int64_t r, Scratch& scratch)
     return;
   }
 
-  // A lower bound of every possible logit: from min_p, a little below what rounding could make of it; from top-k, since each of
-  // the k best groups holds an id at least as good as the k-th best group's best.
+  // A lower bound of every possible logit: from min_p, a little below what rounding makes of it; from top-k, as each of the k
+  // best groups holds an id at least as good as the k-th group's best.
   const Row row{logits, scan.best, double(params.temperature)};
   const double least = params.min_p > 0 ? std::min(0.0, std::log(double(params.min_p))) : -double(kInfinity);
   const bool by_top_k = params.top_k > 0 && params.top_k < vocab;
@@ -221,8 +221,8 @@ void CpuSampler::rank_many(const SampleArgs& args, int64_t r, const float* score
   }
 }
 
-// The last id of the smallest set whose mass reaches top_p of that of all possible ids. Buckets of ratios are summed first, so
-// that only the ids of the bucket where the mass is reached need an order.
+// The last id of the smallest set whose mass reaches top_p of all possible ids'. Buckets of ratios are summed first: only ids of
+// the bucket where the mass is reached need an order.
 int32_t CpuSampler::last_of_top_p(const SampleRow& row, double top_p, Scratch& scratch) const {
   const float* ratios = scratch.ratios.data();
   const double total = kernels_.ratios(row, scratch.ratios.data()), wanted = top_p * total;

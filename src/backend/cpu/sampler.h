@@ -1,5 +1,5 @@
-// CpuSampler: op sample (backend/ops/sample.h). The same steps as backend/reference/sample.cpp, in the same fp64 arithmetic while
-// few ids survive; vector kernels do the scans, and the noise where many survive. Owned by CpuBackend.
+// CpuSampler: op sample (backend/ops/sample.h). The steps of backend/reference/sample.cpp, in the same fp64 while few ids
+// survive; vector kernels do the scans, and the noise where many do. Owned by CpuBackend.
 #pragma once
 
 #include "backend/cpu/rows_kernels.h"

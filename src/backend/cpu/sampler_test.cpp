@@ -1,4 +1,4 @@
-// Sampling of the cpu backend: the reference's tokens and probabilities, whatever filters are on and however many ids survive.
+// Sampling of the cpu backend: the reference's tokens and probabilities, whatever the filters and however many ids survive.
 
 #include <numeric>
 
@@ -7,8 +7,6 @@
 
 namespace hunch {
 namespace {
-
-using test::kParams, test::part_of, test::same_bits, test::stands_at;
 
 constexpr float kInf = INFINITY, kNan = NAN;
 constexpr NoiseKey kKey{0x0123456789abcdef, 5};
@@ -28,8 +26,7 @@ Sampled sample(Backend& backend, const Floats& logits, int64_t vocab, const Samp
   const int64_t rows = std::ssize(logits) / vocab;
   Ints positions(rows);
   std::iota(positions.begin(), positions.end(), first_position);
-  Sampled out{
-      Ints(size_t(rows), -2), Floats(want_probs ? logits.size() : 0, -1.0f), Ints(size_t(rows), -2), Floats(size_t(rows), -1.0f)};
+  Sampled out{Ints(rows, -2), Floats(want_probs ? logits.size() : 0, -1.0f), Ints(rows, -2), Floats(rows, -1.0f)};
   SampleArgs args{view(logits, rows, vocab), params, kKey, NoiseStream::Draft, view(positions, rows), view(out.tokens, rows)};
   if (want_probs) args.probs = view(out.probs, rows, vocab);
   args.seconds = view(out.seconds, rows), args.leads = view(out.leads, rows);
@@ -45,6 +42,11 @@ Floats gaussian(int64_t n, float spread, uint32_t seed = 4) { return test::gauss
 
 class CpuSample : public testing::TestWithParam<std::string> {
  protected:
+  // What a backend samples, and what the reference does.
+  template <class... Args>
+  std::pair<Sampled, Sampled> both(Backend& backend, const Args&... args) {
+    return {sample(backend, args...), sample(reference_, args...)};
+  }
   std::unique_ptr<Backend> cpu_ = make_cpu(GetParam(), 1);
   ReferenceBackend reference_;
 };
@@ -55,7 +57,7 @@ TEST_P(CpuSample, ChoosesTheTokensOfTheReference) {
   for (const int64_t vocab : {1, 2, 15, 16, 17, 63, 65, 257, 1000, 5003}) {
     const auto logits = gaussian(vocab * 12, 2.5f);
     for (const SamplingParams& params : kParams) {
-      const Sampled got = sample(*cpu, logits, vocab, params), want = sample(reference_, logits, vocab, params);
+      const auto [got, want] = both(*cpu, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens) << "vocabulary " << vocab << ", set " << &params - kParams;
       ASSERT_EQ(got.seconds, want.seconds) << "vocabulary " << vocab << ", set " << &params - kParams;
       for (size_t r = 0; r < want.leads.size(); ++r) {
@@ -78,7 +80,7 @@ TEST_P(CpuSample, GivesSecondsAndLeadsEachWithoutTheOther) {
   for (Backend* backend : {cpu.get(), static_cast<Backend*>(&reference_)})
     for (const SamplingParams& params : kParams) {
       const Sampled both = sample(*backend, logits, vocab, params);
-      Ints tokens(rows, -7), seconds(size_t(rows), -7), positions(rows, 0);
+      Ints tokens(rows, -7), seconds(rows, -7), positions(rows, 0);
       Floats leads(rows, -7);
       std::iota(positions.begin(), positions.end(), 0);
       SampleArgs args{view(logits, rows, vocab), params, kKey, NoiseStream::Draft, view(positions, rows), view(tokens, rows)};
@@ -97,8 +99,7 @@ TEST_P(CpuSample, RanksTheIdsOfTheReference) {
     for (const int64_t k : {1, 2, 10, 64}) {
       const auto logits = gaussian(vocab * 6, 2.5f, uint32_t(k));
       for (const SamplingParams& params : kParams) {
-        const Sampled got = sample(*cpu, logits, vocab, params, 3, true, k),
-                      want = sample(reference_, logits, vocab, params, 3, true, k);
+        const auto [got, want] = both(*cpu, logits, vocab, params, 3, true, k);
         const auto where = [&](size_t i) {
           return testing::Message() << "rank " << i << " of " << k << ", vocabulary " << vocab << ", set " << &params - kParams;
         };
@@ -127,8 +128,7 @@ TEST_P(CpuSample, RanksEqualsByIdAndLeavesOutWhatIsImpossible) {
         for (float& x : logits) x = float(random() % 4);
         for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
-          const Sampled got = sample(*cpu_, logits, vocab, params, 0, false, 12),
-                        want = sample(reference_, logits, vocab, params, 0, false, 12);
+          const auto [got, want] = both(*cpu_, logits, vocab, params, 0, false, 12);
           ASSERT_EQ(got.ranked, want.ranked) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
           for (size_t i = 0; i < 12; ++i) ASSERT_NEAR(got.shares[i], want.shares[i], 1e-5 * want.shares[i]) << i;
         }
@@ -141,7 +141,7 @@ TEST_P(CpuSample, KeepsTheOrderOfTheReferenceAmongEqualLogits) {
     Floats logits(vocab);
     for (float& x : logits) x = float(random() % 4);  // a quarter of the ids share each value
     for (const SamplingParams& params : kParams) {
-      const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
+      const auto [got, want] = both(*cpu_, logits, vocab, params);
       ASSERT_EQ(got.tokens, want.tokens);
       for (size_t i = 0; i < want.probs.size(); ++i)
         ASSERT_EQ(got.probs[i] > 0, want.probs[i] > 0) << "id " << i << " of " << vocab;
@@ -155,8 +155,7 @@ TEST_P(CpuSample, FindsTheWinnerAmongThousandsOfDraws) {
   for (const float spread : {0.0f, 0.5f, 2.0f, 8.0f}) {
     const auto logits = gaussian(kVocab * 800, spread);
     for (const SamplingParams& params : {SamplingParams{1, 0, 1, 0}, SamplingParams{1, 640, 1, 0}}) {
-      const Sampled got = sample(*cpu_, logits, kVocab, params, 0, false),
-                    want = sample(reference_, logits, kVocab, params, 0, false);
+      const auto [got, want] = both(*cpu_, logits, kVocab, params, 0, false);
       ASSERT_EQ(got.tokens, want.tokens) << "spread " << spread;
     }
   }
@@ -181,7 +180,7 @@ TEST_P(CpuSample, HandlesInfinitiesAndNanLikeTheReference) {
         auto logits = gaussian(vocab, 1);
         for (int64_t i = 0; i < many; ++i) logits[vocab - 1 - i] = odd;
         for (const SamplingParams& params : kParams) {
-          const Sampled got = sample(*cpu_, logits, vocab, params), want = sample(reference_, logits, vocab, params);
+          const auto [got, want] = both(*cpu_, logits, vocab, params);
           ASSERT_EQ(got.tokens, want.tokens) << vocab << " ids, " << many << " of them " << odd << ", set " << &params - kParams;
           for (size_t i = 0; i < want.probs.size(); ++i) ASSERT_NEAR(got.probs[i], want.probs[i], 1e-6);
         }

@@ -1,11 +1,9 @@
-// Scores collected by attention and by score_keys, on every instruction set of this machine.
+// Scores of attention and score_keys on every instruction set.
 
 #include "backend/cpu/kv_fixture.h"
 
 namespace hunch {
 namespace {
-
-using test::expect_greatest, test::expect_scores, test::scored;
 
 // attention() and score_keys() of one request on one backend.
 AttendResult score_keys_alone(Backend& backend, const KvCase& kv, const AttendRequest& request) {

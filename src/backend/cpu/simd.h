@@ -1,7 +1,33 @@
-// The vector vocabulary of the CPU kernels: 16 lanes of fp32 (F32) or int32 (I32) and a lane mask (Mask), whatever the machine's
-// registers are. Included by instances/*.cpp inside a target region with HUNCH_ISA and HUNCH_LEVEL set; kernel bodies know
-// nothing else of the instruction set. Results are bit-stable within one instruction set, not between them.
+// The vector vocabulary of the CPU kernels: 16 lanes of fp32 (F32) or int32 (I32) and a lane mask (Mask), whatever the registers.
+// Included by instances/*.cpp inside a target region with HUNCH_ISA and HUNCH_LEVEL set; kernel bodies know no more of the
+// instruction set. Results are bit-stable within one, not between them.
 #pragma once
+
+#define HUNCH_SIMD [[gnu::always_inline]] static inline
+
+#if HUNCH_LEVEL >= 1
+namespace hunch::HUNCH_ISA {
+
+// What both forms of registers do with 256 bits.
+
+// 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
+HUNCH_SIMD __m256i f8_halves(const std::byte* p) {
+  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  return _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
+}
+HUNCH_SIMD float sum_of(__m256 h) {
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+HUNCH_SIMD float max_of(__m256 h) {
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+}
+#endif
 
 #if HUNCH_LEVEL >= 2
 #include "backend/cpu/simd_avx512.h"

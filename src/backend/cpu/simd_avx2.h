@@ -1,9 +1,7 @@
-// F32, I32 and Mask as two 256-bit registers (level avx2, with FMA and F16C). See simd.h for the contract of every name.
+// F32, I32 and Mask as two 256-bit registers (level avx2, with FMA and F16C). Contract: simd.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
-
-#define HUNCH_SIMD [[gnu::always_inline]] static inline
 
 struct F32 {
   __m256 lo, hi;
@@ -132,11 +130,6 @@ HUNCH_SIMD F32 load_s8(const int8_t* p) {
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p))),
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p + 8))))};
 }
-// 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
-HUNCH_SIMD __m256i f8_halves(const std::byte* p) {
-  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  return _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
-}
 HUNCH_SIMD F32 f32_of_halves(__m256i halves) {
   return {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
@@ -161,17 +154,7 @@ HUNCH_SIMD void store_f16(uint16_t* p, F32 a) {
   _mm_storeu_si128((__m128i*)p + 1, _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-HUNCH_SIMD float sum(F32 a) {
-  const __m256 h = _mm256_add_ps(a.lo, a.hi);
-  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-HUNCH_SIMD float max_of(__m256 h) {
-  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
+HUNCH_SIMD float sum(F32 a) { return sum_of(_mm256_add_ps(a.lo, a.hi)); }
 HUNCH_SIMD float max_of(F32 a) { return max_of(_mm256_max_ps(a.lo, a.hi)); }
 HUNCH_SIMD void max_of_halves(F32 a, float* out) { out[0] = max_of(a.lo), out[1] = max_of(a.hi); }
 HUNCH_SIMD int compress_store(void* p, Mask m, I32 a) {

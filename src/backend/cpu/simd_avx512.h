@@ -1,9 +1,7 @@
-// F32, I32 and Mask in one 512-bit register each (levels avx512 and above). See simd.h for the contract of every name.
+// F32, I32 and Mask in one 512-bit register each (levels avx512 and above). Contract: simd.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
-
-#define HUNCH_SIMD [[gnu::always_inline]] static inline
 
 struct F32 {
   __m512 v;
@@ -85,13 +83,8 @@ HUNCH_SIMD F32 load_bf16(const uint16_t* p) {
 }
 HUNCH_SIMD F32 load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p))}; }
 HUNCH_SIMD F32 load_s8(const int8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
-// 16 codes of E4M3 (no NaN) as 2^-8 times their values: in fp16 the exponent's bias is 15 instead of 7.
-HUNCH_SIMD __m256i f8_halves(const std::byte* p) {
-  const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
-  return _mm256_and_si256(shifted, _mm256_set1_epi16(int16_t(0xbfff)));
-}
 HUNCH_SIMD F32 load_f8(const std::byte* p) { return {_mm512_cvtph_ps(f8_halves(p))}; }
-// The same of any codes: those of NaN are the ones that carry into bit 14, which makes a NaN of them.
+// As in simd_avx2.h: codes of NaN are the ones that carry into bit 14.
 HUNCH_SIMD F32 load_f8_nan(const std::byte* p) {
   const __m256i halves = f8_halves(p), carried = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
   return {_mm512_cvtph_ps(_mm256_ternarylogic_epi32(halves, carried, _mm256_set1_epi16(0x4000), 0xf8))};  // halves | carried & c
@@ -108,18 +101,8 @@ HUNCH_SIMD void store_f16(uint16_t* p, F32 a) {
 }
 
 // ((0+8)+(4+12)) ... : halves folded onto each other, the same tree in every register form.
-HUNCH_SIMD float sum(F32 a) {
-  const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
-HUNCH_SIMD float max_of(F32 a) {
-  const __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
-}
+HUNCH_SIMD float sum(F32 a) { return sum_of(_mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1))); }
+HUNCH_SIMD float max_of(F32 a) { return max_of(_mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1))); }
 HUNCH_SIMD void max_of_halves(F32 a, float* out) {
   __m512 m = _mm512_max_ps(a.v, _mm512_shuffle_f32x4(a.v, a.v, 0xb1));
   m = _mm512_max_ps(m, _mm512_permute_ps(m, 0x4e));

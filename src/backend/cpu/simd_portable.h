@@ -1,10 +1,9 @@
 // F32, I32 and Mask as four 128-bit vectors of the compiler's own vector type: any machine, no intrinsics. fma() is a product and
-// a sum, each rounded (a software fused multiply-add would be a hundred times slower). See simd.h for the contract of every name.
+// a sum, each rounded (in software a fused one would be a hundred times slower). Contract: simd.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {
 
-#define HUNCH_SIMD [[gnu::always_inline]] static inline
 #define HUNCH_CALL [[maybe_unused, gnu::noinline]] static  // of what is long: inlined everywhere it takes the compiler minutes
 
 typedef float Float4 __attribute__((vector_size(16)));
@@ -44,10 +43,7 @@ HUNCH_SIMD F32 operator/(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] / b.v[i]); }
 HUNCH_SIMD F32 fma(F32 a, F32 b, F32 c) { HUNCH_EACH(F32, a.v[i] * b.v[i] + c.v[i]); }
 HUNCH_SIMD F32 max(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
 HUNCH_SIMD F32 min(F32 a, F32 b) { HUNCH_EACH(F32, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
-HUNCH_CALL F32 sqrt(F32 a) {
-  for (int i = 0; i < 16; ++i) a.v[i / 4][i % 4] = __builtin_sqrtf(a.v[i / 4][i % 4]);
-  return a;
-}
+HUNCH_CALL F32 sqrt(F32 a) { HUNCH_LANES(F32, __builtin_sqrtf(a.v[i / 4][i % 4])); }
 HUNCH_SIMD Mask less(F32 a, F32 b) { HUNCH_EACH(Mask, Int4(a.v[i] < b.v[i])); }
 HUNCH_SIMD Mask less_equal(F32 a, F32 b) { HUNCH_EACH(Mask, Int4(a.v[i] <= b.v[i])); }
 HUNCH_SIMD Mask equal(F32 a, F32 b) { HUNCH_EACH(Mask, Int4(a.v[i] == b.v[i])); }
@@ -93,8 +89,8 @@ HUNCH_SIMD int32_t sum(I32 a) {
   return out;
 }
 
-// Adding and taking away 1.5 2^23 leaves the nearest integer, ties to even, for |a| < 2^22: all that exp asks for. Greater
-// magnitudes are integers or lose their lowest half bit: they are passed through.
+// Adding and taking away 1.5 2^23 leaves the nearest integer, ties to even, for |a| < 2^22, all that exp asks for. Greater
+// magnitudes pass through: they are integers or would lose their lowest half bit.
 HUNCH_CALL F32 round(F32 a) {
   const F32 magic = set1(12582912.0f), magnitude = float_of(bits_of(a) & set1_i32(0x7fffffff));
   return select(less(magnitude, set1(4194304.0f)), (a + magic) - magic, a);

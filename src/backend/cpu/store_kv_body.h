@@ -20,8 +20,7 @@ struct RowBf16 {
   HUNCH_SIMD void put(Bits* to, F32 a) { store_bf16(to, a); }
 };
 
-// Rounds rows and spreads them over the lanes of their tiles. Neighbouring entries of a pair are never read: another row may be
-// due there.
+// Rounds rows and spreads them over the lanes of their tiles. A pair's other entry is never read: another row may be due there.
 template <class Row>
 void store_rows(const StoreItem& item) {
   using Bits = typename Row::Bits;

@@ -7,7 +7,7 @@
 
 namespace hunch {
 
-using test::view;
+using namespace test;
 
 inline std::unique_ptr<Backend> make_cpu(const std::string& isa, int threads = 1) {
   return CpuBackend::make({threads, isa}).value();

@@ -1,5 +1,5 @@
-// See threads.h. Idle threads spin for a short while (the loops of one pass follow each other within microseconds), then sleep in
-// the kernel; a waiting caller spins briefly and then yields, so that a machine shared with other work still makes progress.
+// Idle threads spin for a while (the loops of a pass follow each other within microseconds), then sleep in the kernel; a waiting
+// caller spins, then yields to other work on the machine.
 #include "backend/cpu/threads.h"
 
 #include <sched.h>
@@ -106,13 +106,13 @@ void Threads::reserve(size_t bytes) {
   scratch_bytes_ = bytes;
 }
 
-// Takes items until none are left; false if there was none to begin with. `seen` is the state last looked at. What was done is
-// counted once, at the end: a second shared counter per item would cost small loops as much as their items.
+// Takes items until none are left; false if there was none. `seen` is the state last looked at. What was done is counted once, at
+// the end: a second shared counter per item would cost small loops as much as their items.
 bool Threads::take_items(uint64_t& seen, int worker) {
   int64_t taken = 0;
   for (;;) {
     uint64_t state = state_.load(std::memory_order_acquire);
-    // Read before the claim: they can only change after every item of this loop is counted as done, and then the claim fails.
+    // Read before the claim: they change only after every item of this loop is counted as done, and then the claim fails.
     const int64_t num_items = num_items_.load(std::memory_order_relaxed);
     void* self = self_.load(std::memory_order_relaxed);
     const Call call = call_.load(std::memory_order_relaxed);
@@ -161,7 +161,7 @@ void Threads::run_loop(int64_t num_items, void* self, Call call, bool alone) {
   // The old loop's state says "no items left" until the new one is published as a whole.
   done_.store(0, std::memory_order_relaxed);
   const uint64_t loop = (state_.load(std::memory_order_relaxed) >> 32) + 1;
-  // Close the old loop for certain: num_items_ is about to change, and next < new num_items must not look like an open item.
+  // Close the old loop for certain: next < new num_items must not look like an open item.
   state_.store((loop - 1) << 32 | 0xffffffffu, std::memory_order_release);
   num_items_.store(num_items, std::memory_order_relaxed);
   self_.store(self, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
-// A fixed set of threads that hand out the items of one parallel loop at a time. The calling thread is one of them. Made by
-// CpuBackend; every kernel launcher calls run(). Results must not depend on which worker takes which item.
+// A fixed set of threads, the calling one among them, that hand out the items of one parallel loop at a time. Made by CpuBackend;
+// every kernel launcher calls run(). Results must not depend on who takes which item.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class Threads {
 
   int count() const { return count_; }
 
-  // Calls fn(item, worker) once for every item in [0, num_items), in any order, on any worker in [0, count()), and returns when
-  // all have returned; what they wrote is visible then. Never allocates. Not to be called from inside an item. `alone`: the
-  // caller is done with all of them before a fork and join would be.
+  // Calls fn(item, worker) once for every item in [0, num_items), in any order, on any worker in [0, count()); when it returns
+  // all have, and what they wrote is visible. Never allocates. Not to be called from inside an item. `alone`: the caller is done
+  // with all of them sooner than a fork and join.
   template <class F>
   void run(int64_t num_items, F&& fn, bool alone = false) {
     using Fn = std::remove_reference_t<F>;
@@ -34,7 +34,7 @@ class Threads {
   }
 
   // Private memory of each worker, aligned to 64, valid until the next reserve(); contents do not survive a run. reserve() grows
-  // (never shrinks) the memory of all workers and is called before run(), so that nothing allocates once sizes have been seen.
+  // all workers' (never shrinks it), before run(), so that nothing allocates once sizes have been seen.
   void reserve(size_t bytes);
   std::byte* scratch(int worker) const { return static_cast<std::byte*>(scratch_[worker].data()); }
 
@@ -49,8 +49,8 @@ class Threads {
   std::vector<Buffer> scratch_;
   size_t scratch_bytes_ = 0;
 
-  // The open loop. `state_` is (number of the loop) << 32 | next item: a claim is one compare-exchange, so that a thread that
-  // slept through a loop can never take an item of the next one with the arguments of the last.
+  // The open loop. `state_` is (number of the loop) << 32 | next item: a claim is one compare-exchange, so that who slept through
+  // a loop never takes an item of the next one with the last one's arguments.
   alignas(64) std::atomic<uint64_t> state_{0};
   std::atomic<int64_t> num_items_{0};
   std::atomic<void*> self_{nullptr};

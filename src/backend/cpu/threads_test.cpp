@@ -1,4 +1,4 @@
-// The pool of threads and the choice of kernels.
+// The pool of threads; the choice of kernels.
 #include "backend/cpu/threads.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// See top_k.h.
-#include "backend/cpu/top_k.h"
+// An item is one set.
+#include "backend/cpu/launchers.h"
 
 #include "backend/reference/reference_backend.h"
 #include "base/check.h"

@@ -1,6 +1,6 @@
-// The k best of n scores, exactly and in order: dilate, turn scores into ordered integers, leave those of which a sample says
-// that they are too small, find the k-th greatest of the rest by three histograms of 11, 11 and 10 bits, then write the indices
-// of what lies above it (and the first of what equals it) in one pass. Contract in ops/top_k.h.
+// The k best of n scores, exactly and in order: dilate, turn scores into ordered integers, leave those that a sample says are too
+// small, find the k-th greatest of the rest by histograms of 11, 11 and 10 bits, then write the indices of what lies above it
+// (and the first of its equals) in one pass. Contract: ops/top_k.h.
 #pragma once
 
 namespace hunch::HUNCH_ISA {

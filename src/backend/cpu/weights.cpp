@@ -1,4 +1,4 @@
-// See weights.h. Plain loops over 4-byte words: packing runs at memory speed on any instruction set.
+// Plain loops over 4-byte words: packing runs at memory speed on any instruction set.
 #include "backend/cpu/weights.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Weights in the form the CPU multiplies: panels of 32 output columns, "lanes are output columns" (no horizontal sums). Made once
-// by matmul.cpp, read by matmul_body.h, which walks a panel front to back as one stream of whole cache lines.
+// Weights in the form the CPU multiplies: panels of 32 output columns, which are the lanes (no horizontal sums). Made once by
+// matmul.cpp, read by matmul_body.h front to back as one stream of whole cache lines.
 //
 // A step holds 4 consecutive inputs of the 32 columns: 128 bytes, column c at byte 4c. For k inputs a panel is
 //   F32, F16, BF16  [k][32] elements

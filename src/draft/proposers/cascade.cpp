@@ -1,5 +1,5 @@
 // cascade: look-ups first, since they cost nothing; a pass of the model over its selection where they find nothing worth a verify
-// row. Both parts are other proposers, made by name; every tree comes from one of them, so it has one law.
+// row. Both are other proposers, made by name; a tree comes from one of them and has one law.
 #include <fmt/format.h>
 
 #include "draft/proposer.h"

@@ -1,5 +1,5 @@
 // draft_model: a small language model of its own drafts (speculative decoding; Leviathan et al., 2023; Chen et al., 2023). It
-// reads the text's tokens alone, from the first one on, and nothing of the target: row j takes token j and predicts token j + 1.
+// reads the text's tokens alone, from the first on: row j takes token j and predicts token j + 1.
 //
 // Its vocabulary may be padded otherwise than the target's, or be another one (draft/vocab_map.h): its logits are then spread
 // over the target's ids, where what it cannot say has -infinity, and it reads own ids. Any q over the target's ids keeps every

@@ -1,6 +1,5 @@
-// eagle: one decoder layer over the target's last hidden state (EAGLE, EAGLE-2; Li et al., 2024). A row takes the embedding of
-// its token beside the feature of the position before; its output predicts the target's hidden state, which the target's own head
-// reads.
+// eagle: one decoder layer over the target's last hidden state (EAGLE, EAGLE-2; Li et al., 2024). A row takes its token's
+// embedding beside the feature of the position before, and predicts the target's hidden state, which the target's own head reads.
 //
 //   x = fc([embedding | feature]) (+ bias);  x += attention(x);  x += mlp(norm(x));  logits = target head(x);  next feature = x
 //

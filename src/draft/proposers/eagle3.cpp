@@ -1,6 +1,6 @@
-// eagle3: one decoder layer over three of the target's hidden states (EAGLE-3; Li et al., 2025). A row takes the embedding of its
-// token and the feature of the position before: fc of the three states where the target has read that position, else the layer's
-// own output. Layouts: SafeAILab and SpecForge ("midlayer."), vLLM and speculators ("layers.0.").
+// eagle3: one decoder layer over three of the target's hidden states (EAGLE-3; Li et al., 2025). A row takes its token's
+// embedding and the feature of the position before: fc of the three states where the target has read it, else the layer's own
+// output. Layouts: SafeAILab and SpecForge ("midlayer."), vLLM and speculators ("layers.0.").
 //
 //   a = norm(embedding), b = norm(feature);  y = feature + attention([a | b]) (or b +, norm_before_residual);  y += mlp(norm(y))
 //   logits over the draft vocabulary = lm_head(norm(y));  the next row's feature = y

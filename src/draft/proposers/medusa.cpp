@@ -1,9 +1,9 @@
-// medusa: heads over the target's hidden state of the last committed position p, each of which guesses one token further (Medusa;
-// Cai et al., 2024). The pending token stands at p + 1 and is known, so head h guesses depth h + 1 behind it, position p + 2 + h.
-// The heads know nothing of each other: every node of a depth, whatever its parent, gets the same candidates.
+// medusa: heads over the target's hidden state of the last committed position p, each guessing one token further (Medusa; Cai et
+// al., 2024). The pending token at p + 1 is known, so head h guesses depth h + 1 behind it, position p + 2 + h. The heads know
+// nothing of each other: all nodes of a depth get the same candidates.
 //
-// No pass and no cache: a round multiplies one row per head and request. Trees are the request's own, else the one that is best
-// for how often each rank of each head has been right so far.
+// No pass and no cache: a round multiplies one row per head and request. Trees are the request's own, else the best for how often
+// each rank of each head has been right.
 
 #include "draft/medusa_heads.h"
 #include "draft/rank_accuracy.h"
@@ -137,7 +137,7 @@ class Medusa final : public Proposer {
     flush();
   }
 
-  // Runs the heads of rows_, those of one head next to each other, and samples their candidates.
+  // Runs the heads of rows_, each head's rows together, and samples their candidates.
   void flush() {
     const int64_t count = std::ssize(rows_), hidden = heads_.hidden();
     if (count == 0) return;
@@ -159,8 +159,8 @@ class Medusa final : public Proposer {
     rows_.clear();
   }
 
-  // Rule match wants the target's own noise, so that both choose alike. Rules about tokens on the path (penalties) see the best
-  // candidates of the heads before.
+  // Rule match wants the target's noise, so that both choose alike. Rules about the path (penalties) see the best candidates of
+  // the heads before.
   void sample(const Row& row, View<const float, 2> logits) {
     const Draft& draft = *row.draft;
     const Sequence& sequence = *draft.task->sequence;
@@ -201,8 +201,8 @@ class Medusa final : public Proposer {
     });
   }
 
-  // The nodes of the shape that this round has, in order: take(node) says whether it can be the tree's next one. Nodes that a
-  // limit cuts, or that cannot, take what is behind them along.
+  // The shape's nodes that this round has, in order: take(node) says whether it can be the tree's next. Nodes that a limit cuts,
+  // or that cannot, take what is behind them along.
   template <class Take>
   void make_nodes(const Draft& draft, const Take& take) {
     DraftTree& tree = *draft.task->tree;
@@ -217,8 +217,8 @@ class Medusa final : public Proposer {
     }
   }
 
-  // On a device nobody waits for the candidates: the tree has the shape that was wanted, whatever stands in it. A node that no
-  // token had the rank of is a guess that no target makes (-1).
+  // On a device nobody waits for the candidates: the tree has the wanted shape, whatever stands in it. A node of a rank that no
+  // token had is a guess that no target makes (-1).
   void fill_blind(Draft& draft) {
     const DraftTask& task = *draft.task;
     DraftTree& tree = *task.tree;

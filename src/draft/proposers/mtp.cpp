@@ -1,6 +1,6 @@
-// mtp: the multi-token prediction module that some models bring in their own checkpoint (DeepSeek-V3, section 2.2; Qwen3-Next): a
-// whole decoder layer (of models with latent attention the target's kind of layer) over the embedding of a token beside the
-// target's last hidden state of the position before.
+// mtp: the multi-token prediction module in some models' own checkpoint (DeepSeek-V3, section 2.2; Qwen3-Next): a whole decoder
+// layer (with latent attention where the target has it) over a token's embedding beside the target's last hidden state of the
+// position before.
 //
 //   x = fc([norm(embedding) | norm(feature)]);  x += attention(norm(x));  x += mlp(norm(x));  y = norm(x);  logits = head(y)
 //

@@ -1,6 +1,6 @@
 // ngram: prompt lookup. The longest suffix of the context, of a length in [ngram_min, ngram_max], that occurs earlier proposes
-// what followed it there: at its earliest occurrence, which may overlap the suffix, and never past the end of the context.
-// Semantics of vLLM's proposer; an index of first occurrences makes a round cost what it committed instead of the context.
+// what followed it there: at its earliest occurrence, which may overlap the suffix, never past the context's end. As vLLM's
+// proposer; an index of first occurrences makes a round cost what it committed instead of the context.
 #include <fmt/format.h>
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace {
 constexpr int kLongest = 64;  // of a suffix; the index keeps eight bytes per token for every length
 
 // First occurrences of the n-grams of one growing sequence: per length an open-addressed table of start positions. A bucket holds
-// no key: the tokens themselves are compared, so unequal n-grams are never mistaken for each other.
+// no key: the tokens themselves are compared, so none is mistaken for another.
 class FirstOccurrences {
  public:
   // Takes the memory that a sequence of `max_len` tokens needs and forgets what it knew.
@@ -37,8 +37,8 @@ class FirstOccurrences {
     int64_t start = -1;
     int len = 0;
   };
-  // The longest suffix of `text` among the known n-grams of `tokens`, at its earliest place. Every part of an n-gram that occurs
-  // occurs too, so the first length that fails ends the search.
+  // The longest suffix of `text` among the known n-grams of `tokens`, at its earliest place. Parts of an n-gram that occurs occur
+  // too, so the first length that fails ends the search.
   Match longest_suffix(const std::vector<int32_t>& tokens, std::span<const int32_t> text) {
     Match match;
     if (max_len_ == 0) return match;

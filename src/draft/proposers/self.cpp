@@ -1,11 +1,11 @@
 // self: the target guesses its own next tokens while reading only what the policy selected (Vegas, section 3). Draft step j feeds
 // the nodes of depth j of every sequence (the pending token at first) at their true positions, all in one pass, and samples their
-// children. A chain has one node a depth; where branching is allowed and the choice is unsure, the token that came second becomes
-// a sibling, and both go on side by side: rows of one pass, over the same weights and the same selected entries.
+// children. A chain has one node a depth; where branching is allowed and the choice unsure, the second token becomes a sibling,
+// and both go on as rows of one pass over the same weights and selected entries.
 //
-// A look-up may run ahead of a chain: what it guesses goes along with the first pass, as rows behind the pending token's. Every
-// row makes its own choice, the one that it would make in a step of its own, so guesses that equal the choices before them were
-// right about the draft (not yet about the target): one pass then stands for several, and the chain is the same.
+// A look-up may run ahead of a chain: its guesses go along with the first pass, as rows behind the pending token's. Every row
+// makes the choice that it would make in a step of its own, so guesses that equal the choices before them were right about the
+// draft (not yet about the target): one pass then stands for several, and the chain is the same.
 
 #include "draft/confidence.h"
 #include "draft/proposer.h"
@@ -27,7 +27,7 @@ class Self final : public Proposer {
         skip_layers_(setup.options.skip_layers),
         drafts_(setup.max_sequences) {
     const ModelShape& shape = target_.shape();
-    // Most sequences draft chains; wide levels of all at once are cut to what there is room for.
+    // Most sequences draft chains; wide levels of all at once are cut to the room.
     max_rows_ = std::min(pass_.max_rows(), std::max((staged_ ? 4 : 1) * setup.max_sequences, kWidest));
     hidden_ = backend_.allocate(size_t(max_rows_) * shape.hidden * sizeof(float));
     logits_ = backend_.allocate(size_t(max_rows_) * shape.vocab_size * sizeof(float));
@@ -101,7 +101,7 @@ class Self final : public Proposer {
   }
 
  private:
-  // Made when they are first used: a request that never drafts need not wait for them.
+  // Made at first use: a request that never drafts need not wait for them.
   const Model& weights() {
     if (!weights_ && make_weights_) weights_ = make_weights_();
     if (!weights_) weights_ = &target_;
@@ -283,8 +283,8 @@ class Self final : public Proposer {
   }
 
   // The children of a level. Rule match wants the target's own noise, so that both choose alike; rule ratio wants drafts
-  // independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one of them, and which one
-  // that is was decided without it.
+  // independent of every coin. Nodes of one depth share their noise: the rule looks at the children of one, which was decided
+  // without it.
   struct Choices {
     View<int32_t, 1> tokens, seconds;
     View<float, 1> leads;
@@ -321,7 +321,7 @@ class Self final : public Proposer {
     });
   }
 
-  // The rows of a guess are levels of one row each, taken for as long as the row before chose what this one was given.
+  // A guess's rows are levels of one row, taken as long as the row before chose what this one was given.
   void take(Draft& draft, int64_t at) {
     const DraftTask& task = *draft.task;
     ++task.tree->passes;
@@ -337,8 +337,8 @@ class Self final : public Proposer {
     if (task.policy) task.policy->forget_drafts(*task.sequence, draft.first);
   }
 
-  // Adds the sampled tokens to the tree: first the choices of all rows of the level, then seconds where a choice is unsure. Where
-  // nodes or rows run out is a matter of their order, not of what was drawn.
+  // Adds the sampled tokens to the tree: the choices of all rows of the level, then seconds where a choice is unsure. Where nodes
+  // or rows run out depends on their order, not on what was drawn.
   void grow(Draft& draft, int64_t at) {
     DraftTree& tree = *draft.task->tree;
     const DraftLimits& limits = draft.task->limits;
@@ -374,8 +374,8 @@ class Self final : public Proposer {
         draft.rows == 0 || draft.nodes >= limits.max_tokens || draft.depth >= draft.deepest() || best < limits.stop_below;
   }
 
-  // That the target keeps the first child of a row, for the decision about a second one. Drawn children: a function of q and of
-  // what earlier rounds kept, known before the draw.
+  // That the target keeps a row's first child, for the decision about a second. Drawn children: a function of q and of what
+  // earlier rounds kept, known before the draw.
   float chance_of_first(Draft& draft, int row, float lead) const {
     if (!draft.given()) return by_noise_.kept(Confidence::class_of(lead));
     draft.laws.resize(size_t(row) + 1, 0);

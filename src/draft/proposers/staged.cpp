@@ -1,8 +1,8 @@
 // staged: three levels. A look-up guesses behind the tokens at hand, a cheap pass of the target checks the guess, and once a
-// round the chain that it left is checked exactly. The cheap pass is a draft pass of `self` (what it reads is the policy's
-// selection, or what SparseCheck leaves), whose every row makes its own choice: guesses that equal the choices stay, the first
-// other choice takes the place of the guess and the look-up goes on behind it, until the chain is long enough. Every token of the
-// chain is therefore the cheap pass's own, with the law that goes with it, and the exact check needs to know of no look-up.
+// round the chain that it left is checked exactly. The cheap pass is a draft pass of `self` (it reads the policy's selection, or
+// what SparseCheck leaves), whose every row makes its own choice: guesses that equal the choices stay, the first other choice
+// replaces the guess and the look-up goes on behind it, until the chain is long enough. So every token is the cheap pass's own,
+// with its law, and the exact check knows of no look-up.
 
 #include "draft/proposer.h"
 

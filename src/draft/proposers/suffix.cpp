@@ -1,11 +1,11 @@
-// suffix: suffix decoding (Oliaro et al., 2024). Counts of all short substrings, of the request's own tokens and of the outputs
-// of earlier requests, propose the continuation that followed the same tokens most often; the more tokens match and the surer the
-// counts, the longer the draft. The better scored of both trees wins.
+// suffix: suffix decoding (Oliaro et al., 2024). Counts of all short substrings, of the request's own tokens and of earlier
+// outputs, propose what followed the same tokens most often; the more tokens match and the surer the counts, the longer the
+// draft. The better scored of both trees wins.
 //
-// A step costs what it committed: complete suffixes enter the request's tree one by one, the unfinished ones at its end are
-// counted from the tokens themselves when asked for. Outputs enter the shared tree once their request closes and leave it oldest
-// first, by number and by bytes. A long request leaves its own tree behind for one that begins alike: the next turn of a
-// conversation, another question about a document.
+// A step costs what it committed: complete suffixes enter the request's tree one by one, unfinished ones at its end are counted
+// from the tokens when asked for. Outputs enter the shared tree once their request closes and leave it oldest first, by number
+// and by bytes. A long request leaves its tree to one that begins alike: the next turn of a conversation, another question about
+// a document.
 #include <fmt/format.h>
 
 #include <bit>
@@ -24,7 +24,7 @@ class OwnTokens {
   void open(const Sequence& sequence, int depth) {
     depth_ = depth;
     salt_ = sequence.cache_salt;
-    // What a preempted request said before it was closed is among the outputs already.
+    // What a preempted request said before is among the outputs already.
     said_from_ = std::max(sequence.prompt_len, sequence.len());
     const int64_t common = common_with(sequence);
     for (; complete_ > 0 && complete_ - 1 + depth_ > common; --complete_) tree_.erase(complete_ - 1, depth_);
@@ -60,7 +60,7 @@ class OwnTokens {
     for (int64_t at = said_from_; at < int64_t(tree_.end()); ++at) out.push_back(tree_.token_at(at));
     return out;
   }
-  // Requests with a salt keep to themselves: guesses and their timing would tell others what they said.
+  // Requests with a salt keep to themselves: guesses and their timing would tell others.
   bool shares() const { return salt_.empty(); }
   const SuffixTree& tree() const { return tree_; }
 
