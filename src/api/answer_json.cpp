@@ -176,12 +176,11 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   using Detail = ApiLimits::SpeculationMetrics;
   ordered_json out;
   const Generation& first = *generations.front();
-  bool lossless = true;
-  Approximation approximation;
-  for (const Generation* g : generations) lossless = lossless && g->lossless, approximation.add(g->approximation);
   if (detail != Detail::None) out["speculative_decoding"] = speculation_json(generations, detail == Detail::Detailed);
   Generation all;  // sums, for the rates
   for (const Generation* g : generations) {
+    all.lossless = all.lossless && g->lossless, all.approximation.add(g->approximation);
+    if (!g->warning.empty()) all.warning = g->warning;
     const Timings& ms = g->milliseconds;
     all.milliseconds.prefill += ms.prefill, all.milliseconds.draft += ms.draft;
     all.milliseconds.verify += ms.verify, all.milliseconds.select += ms.select;
@@ -195,10 +194,10 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   const double plain = all.plain_tokens_per_second();
   out["plain_tokens_per_second"] = plain > 0 ? ordered_json(plain) : ordered_json();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule;
-  out["lossless"] = lossless;
-  if (approximation.any()) out["approx"] = approximation_json(approximation);
+  out["lossless"] = all.lossless;
+  if (all.approximation.any()) out["approx"] = approximation_json(all.approximation);
   out["seed"] = first.seed;
-  if (!first.warning.empty()) out["warning"] = first.warning;
+  if (!all.warning.empty()) out["warning"] = all.warning;
   return out;
 }
 

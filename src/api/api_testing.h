@@ -11,6 +11,9 @@
 namespace hunch::test {
 
 using nlohmann::json;
+using namespace nlohmann::literals;
+constexpr Endpoint kText = Endpoint::Completions, kChat = Endpoint::ChatCompletions;
+inline const json kHello{{{"role", "user"}, {"content", "Tell me about the sea."}}};
 
 // One engine for all tests of a program: loading costs more than running.
 inline Engine& served_engine() {
@@ -19,12 +22,17 @@ inline Engine& served_engine() {
   return *engine;
 }
 
+// That model alone, by that engine.
+inline std::unique_ptr<ServedModels> models_of(ServedModel model) {
+  if (model.id.empty()) model.id = "m";
+  model.engine = &served_engine();
+  auto made = std::make_unique<ServedModels>();
+  expect_error(made->add(std::move(model)), "accepted");
+  return made;
+}
+
 inline const ServedModels& served_models() {
-  static const std::unique_ptr<ServedModels> models = [] {
-    auto made = std::make_unique<ServedModels>();
-    HUNCH_CHECK(made->add({.id = "wren", .aliases = {"gpt-wren"}, .engine = &served_engine(), .created = 1700000000}).ok());
-    return made;
-  }();
+  static const auto models = models_of({.id = "wren", .aliases = {"gpt-wren"}, .created = 1700000000});
   return *models;
 }
 

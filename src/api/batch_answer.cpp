@@ -25,10 +25,12 @@ std::string piece(const Tokenizer* tokenizer, int32_t id) {
   return tokenizer ? std::string(tokenizer->token_bytes(id)) : fmt::format("token_id:{}", id);
 }
 
+ordered_json ranked_json(const TokenLogprob& one, const Tokenizer* tokenizer) {
+  return {{"token", piece(tokenizer, one.id)}, {"id", one.id}, {"logprob", one.logprob}};
+}
 ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array();
-  for (const TokenLogprob& one : ranked)
-    out.push_back({{"token", piece(tokenizer, one.id)}, {"id", one.id}, {"logprob", one.logprob}});
+  for (const TokenLogprob& one : ranked) out.push_back(ranked_json(one, tokenizer));
   return out;
 }
 
@@ -53,11 +55,7 @@ ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tok
 ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array({nullptr});  // nothing stands before the first token
   for (size_t i = 0; i < g.prompt_logprobs.size(); ++i) {
-    ordered_json one{
-        {"token", piece(tokenizer, g.prompt_logprobs[i].id)},
-        {"id", g.prompt_logprobs[i].id},
-        {"logprob", g.prompt_logprobs[i].logprob},
-    };
+    ordered_json one = ranked_json(g.prompt_logprobs[i], tokenizer);
     if (i < g.prompt_top.size()) one["top_logprobs"] = ranked_json(g.prompt_top[i], tokenizer);
     out.push_back(std::move(one));
   }
@@ -86,7 +84,6 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   Generation all;  // the samples' counts, so that the rates are those of Generation
   double ttft = -1, decode = 0;
   int64_t steps = 0;
-  bool lossless = true;
   for (const BatchSample& sample : samples) {
     const Generation& g = sample.generation;
     all.steps += g.steps, all.experts_read += g.experts_read;
@@ -94,8 +91,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
     decode = std::max(decode, g.milliseconds.first_to_last_token);
     steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
     if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
-    lossless = lossless && g.lossless;
-    all.approximation.add(g.approximation);
+    all.lossless = all.lossless && g.lossless, all.approximation.add(g.approximation);
   }
   ordered_json out;
   out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);
@@ -104,14 +100,14 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   out["rounds"] = all.rounds, out["drafted"] = all.drafted, out["accepted"] = all.accepted;
   if (all.experts_read > 0) out["experts_read_per_step"] = all.experts_per_step();
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule, out["gamma"] = first.gamma;
-  out["lossless"] = lossless;
+  out["lossless"] = all.lossless;
   if (all.approximation.any()) out["approx"] = approximation_json(all.approximation);
   out["seed"] = first.seed;
   return out;
 }
 
 // The line as it came: bare, or OpenAI's envelope.
-std::string enveloped(const BatchLine& line, ordered_json id, int status, ordered_json body, ordered_json error) {
+std::string enveloped(const BatchLine& line, ordered_json id, ordered_json body, ordered_json error) {
   ordered_json out{{"id", id}};
   if (!line.wrapped) {
     if (!error.is_null()) out["error"] = std::move(error);
@@ -120,7 +116,7 @@ std::string enveloped(const BatchLine& line, ordered_json id, int status, ordere
   }
   out["custom_id"] = std::move(id);
   out["response"] = nullptr;
-  if (error.is_null()) out["response"] = {{"status_code", status}, {"body", std::move(body)}};
+  if (error.is_null()) out["response"] = {{"status_code", 200}, {"body", std::move(body)}};
   out["error"] = std::move(error);
   return json_line(out);
 }
@@ -140,12 +136,12 @@ std::string batch_answer(
   }
   body["usage"] = usage_json(samples.front().generation.prompt_tokens, completion, cached, -1);
   body["metrics"] = metrics_json(samples);
-  return enveloped(line, id_json(line.id), 200, std::move(body), nullptr);
+  return enveloped(line, id_json(line.id), std::move(body), nullptr);
 }
 
 std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number) {
   const bool usage = error.kind == Error::Kind::Usage;
-  return enveloped(line, id_json(id), usage ? 400 : 500, nullptr,
+  return enveloped(line, id_json(id), nullptr,
       {{"message", error.message}, {"type", usage ? "invalid_request_error" : "engine_error"}, {"line", line_number}});
 }
 

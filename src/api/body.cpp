@@ -160,6 +160,8 @@ constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch 
     in.out.target = static_cast<std::decay_t<decltype(in.out.target)>>(std::move(value)); \
     return {}; \
   }
+#define HUNCH_NUMBER(target, ...) HUNCH_VALUE(number_value, request.sampling.target, Range{__VA_ARGS__})
+#define HUNCH_WHOLE(target, ...) HUNCH_VALUE(whole_value, target, Range{__VA_ARGS__})
 #define HUNCH_TRUTH(target) HUNCH_VALUE(truth_value, target)
 Status ignore(const Field&, BodyReader&) { return {}; }
 Status refuse(const Field& v, BodyReader&) {
@@ -192,34 +194,34 @@ const Key kKeys[] = {
     {"n_predict", read_max_tokens, kHttp},
     {"max_completion_tokens", read_max_tokens, kAll},
     {"temperature", read_temperature, kAll},
-    {"top_p", HUNCH_VALUE(number_value, request.sampling.top_p, Range{0, 1, true}), kAll},
+    {"top_p", HUNCH_NUMBER(top_p, 0, 1, true), kAll},
     {"top_k", read_top_k, kAll},
-    {"min_p", HUNCH_VALUE(number_value, request.sampling.min_p, Range{0, 1}), kAll},
+    {"min_p", HUNCH_NUMBER(min_p, 0, 1), kAll},
     {"seed", read_seed, kAll},
-    {"n", HUNCH_VALUE(whole_value, samples, Range{1, kMaxSamples}), kAll},
+    {"n", HUNCH_WHOLE(samples, 1, kMaxSamples), kAll},
     {"best_of", read_best_of, kHttp},
     {"stop", read_stop, kAll},
     {"stop_token_ids", HUNCH_VALUE(ids_value, request.stop_ids, kMaxIdList), kAll},
     {"ignore_eos", HUNCH_TRUTH(request.ignore_eos), kAll},
-    {"min_tokens", HUNCH_VALUE(whole_value, request.sampling.min_tokens, Range{0, kMostTokens}), kAll},
+    {"min_tokens", HUNCH_WHOLE(request.sampling.min_tokens, 0, kMostTokens), kAll},
     {"logprobs", read_logprobs, kAll},
     {"n_probs", read_logprobs, kHttp},
-    {"top_logprobs", HUNCH_VALUE(whole_value, request.sampling.logprobs, Range{0, kMaxLogprobs}), kAll},
-    {"prompt_logprobs", HUNCH_VALUE(whole_value, request.sampling.prompt_logprobs, Range{0, kMaxLogprobs}), kAll},
-    {"presence_penalty", HUNCH_VALUE(number_value, request.sampling.presence_penalty, Range{-2, 2}), kAll},
-    {"frequency_penalty", HUNCH_VALUE(number_value, request.sampling.frequency_penalty, Range{-2, 2}), kAll},
-    {"repetition_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0.01, 100}), kAll},
-    {"repeat_penalty", HUNCH_VALUE(number_value, request.sampling.repetition_penalty, Range{0.01, 100}), kHttp},
+    {"top_logprobs", HUNCH_WHOLE(request.sampling.logprobs, 0, kMaxLogprobs), kAll},
+    {"prompt_logprobs", HUNCH_WHOLE(request.sampling.prompt_logprobs, 0, kMaxLogprobs), kAll},
+    {"presence_penalty", HUNCH_NUMBER(presence_penalty, -2, 2), kAll},
+    {"frequency_penalty", HUNCH_NUMBER(frequency_penalty, -2, 2), kAll},
+    {"repetition_penalty", HUNCH_NUMBER(repetition_penalty, 0.01, 100), kAll},
+    {"repeat_penalty", HUNCH_NUMBER(repetition_penalty, 0.01, 100), kHttp},
     {"repeat_last_n", read_repeat_last_n, kHttp},
     {"logit_bias", read_logit_bias, kAll},
     {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
     {"allowed_token_ids", read_allowed_ids, kAll},
-    {"priority", HUNCH_VALUE(whole_value, request.priority, Range{-kMostPriority, kMostPriority}), kAll},
+    {"priority", HUNCH_WHOLE(request.priority, -kMostPriority, kMostPriority), kAll},
     {"cache_prompt", HUNCH_TRUTH(request.cache_prompt), kAll},
     {"cache_salt", read_salt, kAll},
     {"skip_special_tokens", HUNCH_TRUTH(request.skip_special_tokens), kAll},
     {"add_special_tokens", HUNCH_TRUTH(add_special_tokens), kAll},
-    {"truncate_prompt_tokens", HUNCH_VALUE(whole_value, truncate_prompt, Range{1, kMostId}), kHttp},
+    {"truncate_prompt_tokens", HUNCH_WHOLE(truncate_prompt, 1, kMostId), kHttp},
     {"truncate_prompt_tokens", refuse, kBatch},
     {"echo", HUNCH_TRUTH(echo), kBatch | kText},
     {"echo", refuse, kChat},
@@ -282,6 +284,8 @@ const Key kKeys[] = {
     {"tools", refuse, kBatch},
     {"tool_choice", refuse, kBatch},
 };
+#undef HUNCH_NUMBER
+#undef HUNCH_WHOLE
 #undef HUNCH_TRUTH
 #undef HUNCH_VALUE
 constexpr size_t kNumKeys = std::size(kKeys);
@@ -303,9 +307,8 @@ Status settle(const object& fields, BodyReader& in) {
     return usage_error(std::move(message));
   };
   if (out.input == Body::Input::None) {
-    const std::string_view missing = in.kind == BodyKind::Chat ? "\"messages\"" : "\"prompt\"";
-    return blame(in.kind == BodyKind::Chat ? "messages" : "prompt",
-        in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no {}", missing));
+    const std::string_view missing = in.kind == BodyKind::Chat ? "messages" : "prompt";
+    return blame(missing, in.kind == BodyKind::Batch ? "no \"prompt\" and no \"messages\"" : fmt::format("no \"{}\"", missing));
   }
   if (out.input == Body::Input::Chat && out.echo) return blame("echo", "\"echo\" is for \"prompt\", not for \"messages\"");
   SamplingOptions& sampling = out.request.sampling;

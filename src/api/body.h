@@ -40,7 +40,6 @@ struct Body {
   std::string chat_template;                      // instead of the model's; empty: that
   bool add_generation_prompt = true;
   enum class ToolChoice : uint8_t { None, Auto, Required, Named } tool_choice = ToolChoice::Auto;
-  bool tool_choice_said = false;
   std::string tool_name;  // Named
   bool parallel_tool_calls = true;
   bool include_reasoning = true;

@@ -139,12 +139,10 @@ Status read_tool_choice(const Field& v, BodyReader& in) {
   using Choice = Body::ToolChoice;
   std::string_view word;
   if (v.get(word) == SUCCESS) {
-    in.out.tool_choice_said = true;
     if (word == "none") return in.out.tool_choice = Choice::None, Status();
     if (word == "auto") return in.out.tool_choice = Choice::Auto, Status();
     if (word == "required" || word == "any") return in.out.tool_choice = Choice::Required, Status();
   } else if (v.is_object() && v["function"]["name"].get(word) == SUCCESS && !word.empty()) {
-    in.out.tool_choice_said = true;
     in.out.tool_choice = Choice::Named, in.out.tool_name = std::string(word);
     return {};
   }

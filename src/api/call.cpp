@@ -88,11 +88,10 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
 std::optional<ApiError> Call::State::settle_lengths() {
   const int64_t least = prepared.request.sampling.min_tokens, most = prepared.request.max_tokens;
   for (const auto& prompt : prepared.prompts) {
-    const int64_t room = served->engine->context_len() - std::ssize(prompt);
-    if (least <= (most < 0 ? room : std::min(room, most)) || scores_only) continue;
-    return refused(
-        usage_error("\"min_tokens\" is {}, more than the {} tokens that may come", least, most < 0 ? room : std::min(room, most)),
-        {.param = "min_tokens"});
+    const int64_t room = served->engine->context_len() - std::ssize(prompt), may = most < 0 ? room : std::min(room, most);
+    if (least > may && !scores_only)
+      return refused(
+          usage_error("\"min_tokens\" is {}, more than the {} tokens that may come", least, may), {.param = "min_tokens"});
   }
   return {};
 }

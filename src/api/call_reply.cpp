@@ -79,8 +79,7 @@ std::string forced_schema(const Body& body) {
 // Drops all calls but the first, where only one was allowed, and words where calls were forced: pieces of one that was cut.
 class AllowedOnly final : public ReplyReader {
  public:
-  AllowedOnly(std::unique_ptr<ReplyReader> reader, bool one, bool forced)
-      : reader_(std::move(reader)), one_(one), forced_(forced) {}
+  AllowedOnly(ReplyReaderPtr reader, bool one, bool forced) : reader_(std::move(reader)), one_(one), forced_(forced) {}
   void feed(std::string_view text, ReplyDelta& out) override {
     reader_->feed(text, out);
     drop(out);
@@ -96,7 +95,7 @@ class AllowedOnly final : public ReplyReader {
     std::erase_if(out.calls, [&](const ReplyDelta::Call& call) { return one_ && call.index > 0; });
     if (forced_) out.content.clear();
   }
-  std::unique_ptr<ReplyReader> reader_;
+  ReplyReaderPtr reader_;
   const bool one_, forced_;
 };
 
@@ -113,7 +112,6 @@ Status Call::State::settle_reply(const ServedModels& models, BodyFault& fault) {
     if (forced) return usage_error("\"tool_choice\" asks for a call, and there are no \"tools\"");
     tool_parser.clear();
   } else {
-    if (!body.tool_choice_said) body.tool_choice = ToolChoice::Auto;
     fault.param = "tool_choice";
     const auto meant = [&](const ordered_json& tool) { return name_of(tool) == body.tool_name; };
     if (body.tool_choice == ToolChoice::Named && std::ranges::none_of(body.tools, meant))
@@ -149,9 +147,9 @@ int64_t Call::State::thought_tokens(const Generation& g) const {
   return count;
 }
 
-std::unique_ptr<ReplyReader> Call::State::make_reader() const {
+ReplyReaderPtr Call::State::make_reader() const {
   if (body.tool_choice == ToolChoice::Named) return make_arguments_reader(body.tool_name);
-  std::unique_ptr<ReplyReader> reader;
+  ReplyReaderPtr reader;
   const bool forced = body.tool_choice == ToolChoice::Required;
   if (forced) {
     reader = make_call_list_reader();

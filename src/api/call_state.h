@@ -18,7 +18,7 @@ struct Call::State {
     size_t text_bytes = 0;         // of the engine's text, taken so far
     int64_t tokens = 0;
     int64_t offset = 0;  // code points, for text_offset
-    std::unique_ptr<ReplyReader> reader;
+    ReplyReaderPtr reader;
     bool over = false;
     std::string arguments;  // of its last call
     std::chrono::steady_clock::time_point first;
@@ -58,7 +58,7 @@ struct Call::State {
   nlohmann::ordered_json head(std::string_view object) const;                                      // id, object, created, model
   nlohmann::ordered_json call_json(const ReplyDelta::Call& call, size_t choice, bool with_index) const;
   nlohmann::ordered_json message_json(const ReplyDelta& reply, size_t choice) const;
-  std::unique_ptr<ReplyReader> make_reader() const;            // null: all text is content
+  ReplyReaderPtr make_reader() const;                          // null: all text is content
   int64_t thought_tokens(const Generation& generation) const;  // of a chat's reply, marks included
   nlohmann::ordered_json usage_of(const std::vector<const Generation*>& generations) const;
 

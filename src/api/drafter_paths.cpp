@@ -18,8 +18,7 @@ Result<std::vector<DrafterOptions>> open_drafters(
     const std::vector<std::string>& paths, std::string_view said, const std::optional<std::string>& said_path) {
   std::vector<DrafterOptions> out;
   for (const std::string& path : paths) {
-    const auto same_path = [&](const DrafterOptions& d) { return d.path == path; };
-    if (std::ranges::any_of(out, same_path)) continue;
+    if (std::ranges::find(out, path, &DrafterOptions::path) != out.end()) continue;
     const bool meant = said_path ? path == *said_path : paths.size() == 1;
     HUNCH_TRY(const auto file, DrafterFile::open(path, meant && is_drafter_method(said) ? said : std::string_view()));
     for (const DrafterOptions& other : out)

@@ -49,13 +49,13 @@ std::string models_body(const ServedModels& models) {
   return json_line({{"object", "list"}, {"data", std::move(data)}});
 }
 
-std::variant<std::string, ApiError> model_body(const ServedModels& models, std::string_view name) {
+Answered model_body(const ServedModels& models, std::string_view name) {
   const auto found = models.find(name);
   if (const auto* error = std::get_if<ApiError>(&found)) return *error;
   return json_line(model_json(*std::get<const ServedModel*>(found), std::string(name)));
 }
 
-std::variant<std::string, ApiError> props_body(const ServedModels& models, std::string_view name, std::string_view version) {
+Answered props_body(const ServedModels& models, std::string_view name, std::string_view version) {
   const auto found = models.find(name);
   if (const auto* error = std::get_if<ApiError>(&found)) return *error;
   const ServedModel& model = *std::get<const ServedModel*>(found);

@@ -10,19 +10,21 @@
 
 namespace hunch {
 
+using Answered = std::variant<std::string, ApiError>;  // a body, or why there is none
+
 std::string models_body(const ServedModels& models);
 // One of them: 404 if there is none of that name.
-std::variant<std::string, ApiError> model_body(const ServedModels& models, std::string_view name);
+Answered model_body(const ServedModels& models, std::string_view name);
 
 // llama.cpp's: what the first model (or the named one) is and how it runs. `version`: of the program.
-std::variant<std::string, ApiError> props_body(const ServedModels& models, std::string_view name, std::string_view version);
+Answered props_body(const ServedModels& models, std::string_view name, std::string_view version);
 // A list of seats of all models; which request sits in which is not told.
 std::string slots_body(const ServedModels& models);
 std::string version_body(std::string_view version);
 std::string openapi_body(std::string_view version);
 
 // The answers to POST bodies; both dialects, told apart by their keys. CPU work like Call::parse: for a worker.
-std::variant<std::string, ApiError> tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
-std::variant<std::string, ApiError> detokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
+Answered tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
+Answered detokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits);
 
 }

@@ -6,11 +6,9 @@
 namespace hunch {
 namespace {
 
-using test::expect_at;
-using test::json;
-using test::served_models;
+using namespace test;
 
-json body(const std::variant<std::string, ApiError>& answer) {
+json body(const Answered& answer) {
   const auto* text = std::get_if<std::string>(&answer);
   EXPECT_NE(text, nullptr) << (text ? "" : std::get<ApiError>(answer).message);
   return text ? json::parse(*text) : json();
@@ -38,12 +36,12 @@ TEST(InfoBodies, TellOfSeatsAndDefaults) {
 
 TEST(InfoBodies, TokenizeInBothDialects) {
   const json vllm = tokenized({{"prompt", "Hello <|im_end|>"}, {"return_token_strs", true}});
-  EXPECT_EQ(vllm["count"], vllm["tokens"].size());
-  EXPECT_EQ(vllm["max_model_len"], 1024);
-  EXPECT_EQ(vllm["token_strs"].size(), vllm["tokens"].size());
+  const size_t n = vllm["tokens"].size();
+  expect_at(vllm, {{"/count", n}, {"/max_model_len", 1024}});
+  EXPECT_EQ(vllm["token_strs"].size(), n);
   const json llama = tokenized({{"content", "Hello <|im_end|>"}});
   EXPECT_EQ(llama["tokens"], vllm["tokens"]);
-  EXPECT_GT(tokenized({{"content", "Hello <|im_end|>"}, {"parse_special", false}})["tokens"].size(), llama["tokens"].size());
+  EXPECT_GT(tokenized({{"content", "Hello <|im_end|>"}, {"parse_special", false}})["tokens"].size(), n);
   const json pieces = tokenized({{"content", "Hi 🙂"}, {"with_pieces", true}});
   EXPECT_TRUE(pieces["tokens"][0]["id"].is_number() && pieces["tokens"][0]["piece"].is_string());
   const json chat = tokenized({{"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
@@ -56,9 +54,7 @@ TEST(InfoBodies, TokenizeInBothDialects) {
 }
 
 TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
-  const struct {
-    std::string_view body, param;
-  } cases[] = {
+  const std::pair<std::string_view, std::string_view> cases[] = {
       {R"({})", "prompt"},
       {R"({"prompt":7})", "prompt"},
       {R"({"content":[1]})", "content"},
@@ -66,17 +62,18 @@ TEST(InfoBodies, RefuseWhatCannotBeTokenized) {
       {R"({"messages":[]})", "messages"},
       {R"({"content":"x","with_pieces":1})", "with_pieces"},
   };
-  for (const auto& c : cases) {
-    const auto answer = tokenize_answer(c.body, served_models(), {});
-    ASSERT_TRUE(std::holds_alternative<ApiError>(answer)) << c.body;
-    EXPECT_EQ(std::get<ApiError>(answer).status, 400);
-    EXPECT_EQ(std::get<ApiError>(answer).param, c.param) << c.body;
+  const auto refused = [](const auto& answer_of, std::string_view body) {
+    return std::get<ApiError>(answer_of(body, served_models(), {}));
+  };
+  for (const auto& [body, param] : cases) {
+    const ApiError error = refused(tokenize_answer, body);
+    EXPECT_EQ(std::tie(error.status, error.param), std::tuple(400, param)) << body;
   }
-  const auto long_text = tokenize_answer(json{{"prompt", std::string(1 << 22, 'a')}}.dump(), served_models(), {});
-  EXPECT_EQ(std::get<ApiError>(long_text).code, "context_length_exceeded");
+  const std::string many = json{{"prompt", std::string(1 << 22, 'a')}}.dump();
+  EXPECT_EQ(refused(tokenize_answer, many).code, "context_length_exceeded");
   for (const std::string_view bad :
       {R"({})", R"({"tokens":[1.5]})", R"({"tokens":[-1]})", R"({"tokens":[16384]})", R"({"tokens":"x"})"})
-    EXPECT_EQ(std::get<ApiError>(detokenize_answer(bad, served_models(), {})).param, "tokens") << bad;
+    EXPECT_EQ(refused(detokenize_answer, bad).param, "tokens") << bad;
 }
 
 TEST(InfoBodies, DescribeEveryKeyThatABodyMaySet) {

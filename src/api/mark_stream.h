@@ -9,6 +9,13 @@
 
 namespace hunch {
 
+constexpr std::string_view kBlanks = " \t\r\n";
+
+template <class Names>
+bool among(std::string_view name, const Names& names) {
+  return std::ranges::find(names, name) != std::end(names);
+}
+
 class MarkStream {
  public:
   // What was taken is forgotten here and not at each mark: a text of many marks costs no more than its length.

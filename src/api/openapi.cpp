@@ -160,22 +160,26 @@ std::string openapi_body(std::string_view version) {
   ordered_json out{
       {"openapi", "3.1.0"}, {"info", {{"title", "hunch"}, {"version", version}, {"license", {{"name", "Apache-2.0"}}}}}};
   ordered_json& paths = out["paths"];
-  const auto errors = {400, 401, 404, 408, 413, 415, 429, 500, 501, 503, 504};
-  paths["/v1/completions"]["post"] = route("Continues prompts", "Completion", "Answer", errors);
-  paths["/v1/chat/completions"]["post"] = route("Answers a chat", "Chat", "Answer", errors);
-  paths["/tokenize"]["post"] = route("A text or a chat as token ids", "Tokenize", "Object", errors);
-  paths["/detokenize"]["post"] = route("Token ids as text", "Detokenize", "Object", errors);
-  paths["/v1/models"]["get"] = route("The models that are served", "", "Object", {401, 503});
-  paths["/v1/models/{id}"]["get"] = route("One of them", "", "Object", {400, 401, 404, 503});
-  paths["/v1/models/{id}"]["get"]["parameters"] =
+  const auto post = [&](const char* path, const char* summary, const char* asks, const char* answer) {
+    paths[path]["post"] = route(summary, asks, answer, {400, 401, 404, 408, 413, 415, 429, 500, 501, 503, 504});
+  };
+  post("/v1/completions", "Continues prompts", "Completion", "Answer");
+  post("/v1/chat/completions", "Answers a chat", "Chat", "Answer");
+  post("/tokenize", "A text or a chat as token ids", "Tokenize", "Object");
+  post("/detokenize", "Token ids as text", "Detokenize", "Object");
+  const auto get = [&](const char* path, const char* summary, std::initializer_list<int> errors,
+                       const char* answer = "Object") -> ordered_json& {
+    return paths[path]["get"] = route(summary, "", answer, errors);
+  };
+  get("/v1/models", "The models that are served", {401, 503});
+  get("/v1/models/{id}", "One of them", {400, 401, 404, 503})["parameters"] =
       ordered_json::parse(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
-  paths["/health"]["get"] = route("Whether requests would be answered; needs no key", "", "Object", {503});
-  paths["/health"]["get"]["security"] = ordered_json::array();
-  paths["/metrics"]["get"] = route("Prometheus metrics", "", "", {401, 501});
-  paths["/version"]["get"] = route("The program's version", "", "Object", {401});
-  paths["/props"]["get"] = route("Defaults and properties of a model", "", "Object", {401, 501, 503});
-  paths["/slots"]["get"] = route("Seats of requests", "", "List", {401, 501, 503});
-  paths["/openapi.json"]["get"] = route("This description", "", "Object", {401});
+  get("/health", "Whether requests would be answered; needs no key", {503})["security"] = ordered_json::array();
+  get("/metrics", "Prometheus metrics", {401, 501}, "");
+  get("/version", "The program's version", {401});
+  get("/props", "Defaults and properties of a model", {401, 501, 503});
+  get("/slots", "Seats of requests", {401, 501, 503}, "List");
+  get("/openapi.json", "This description", {401});
   out["security"] = ordered_json::parse(R"([{},{"key":[]}])");
   ordered_json& components = out["components"];
   components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};

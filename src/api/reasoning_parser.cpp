@@ -1,5 +1,7 @@
 #include "api/reasoning_parser.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <utility>
 
@@ -7,8 +9,6 @@
 
 namespace hunch {
 namespace {
-
-constexpr std::string_view kBlanks = " \t\r\n";
 
 // Gives text on without the blanks at its beginning and end; those at the end are held until something follows.
 class Trimmed {
@@ -38,7 +38,7 @@ class Trimmed {
 // <think>thoughts</think>words. Only thoughts at the beginning count: later the marks are words.
 class ThinkReader final : public MarkedReader {
  public:
-  ThinkReader(bool thinking, std::unique_ptr<ReplyReader> content)
+  ThinkReader(bool thinking, ReplyReaderPtr content)
       : content_(std::move(content)), state_(thinking ? State::Thinking : State::Before) {}
 
   bool thinking() const override { return state_ == State::Thinking; }
@@ -87,7 +87,7 @@ class ThinkReader final : public MarkedReader {
     else out.content += words;
   }
 
-  std::unique_ptr<ReplyReader> content_;
+  ReplyReaderPtr content_;
   State state_;
   std::string before_;
   Trimmed thoughts_;
@@ -152,19 +152,9 @@ class HarmonyReader final : public MarkedReader {
 
 constexpr std::string_view kThink[] = {"qwen3", "deepseek_r1", "think"}, kHarmony[] = {"openai_gptoss", "gpt_oss", "harmony"};
 
-template <class Names>
-bool among(std::string_view name, const Names& names) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-}
-
-std::string reasoning_parser_names() {
-  std::string out = "none";
-  for (const std::string_view name : kThink) out += ", " + std::string(name);
-  for (const std::string_view name : kHarmony) out += ", " + std::string(name);
-  return out;
-}
+std::string reasoning_parser_names() { return fmt::format("none, {}, {}", fmt::join(kThink, ", "), fmt::join(kHarmony, ", ")); }
 
 bool is_reasoning_parser(std::string_view name) { return name == "none" || among(name, kThink) || is_harmony(name); }
 bool is_harmony(std::string_view name) { return among(name, kHarmony); }
@@ -174,7 +164,7 @@ std::string_view reasoning_parser_for(std::string_view chat_template) {
   return chat_template.find("<think>") != chat_template.npos ? "qwen3" : "";
 }
 
-std::unique_ptr<ReplyReader> make_reasoning_parser(std::string_view name, bool thinking, std::unique_ptr<ReplyReader> content) {
+ReplyReaderPtr make_reasoning_parser(std::string_view name, bool thinking, ReplyReaderPtr content) {
   if (is_harmony(name)) return std::make_unique<HarmonyReader>();
   if (among(name, kThink)) return std::make_unique<ThinkReader>(thinking || name == "deepseek_r1", std::move(content));
   return content;

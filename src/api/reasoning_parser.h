@@ -16,6 +16,6 @@ std::string_view reasoning_parser_for(std::string_view chat_template);
 bool is_harmony(std::string_view name);
 
 // `thinking`: the prompt ends inside thoughts. `content`: reads what is not thought (tool calls); null: it is content as it is.
-std::unique_ptr<ReplyReader> make_reasoning_parser(std::string_view name, bool thinking, std::unique_ptr<ReplyReader> content);
+ReplyReaderPtr make_reasoning_parser(std::string_view name, bool thinking, ReplyReaderPtr content);
 
 }

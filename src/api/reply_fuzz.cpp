@@ -7,7 +7,7 @@
 
 namespace {
 
-std::unique_ptr<hunch::ReplyReader> reader(int which) {
+hunch::ReplyReaderPtr reader(int which) {
   using namespace hunch;
   switch (which) {
     case 0: return make_tool_parser("hermes", {"f"});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,5 +32,6 @@ class ReplyReader {
   // Whether what was fed last is thought, or its marks.
   virtual bool thinking() const { return false; }
 };
+using ReplyReaderPtr = std::unique_ptr<ReplyReader>;
 
 }

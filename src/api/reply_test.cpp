@@ -30,7 +30,7 @@ void add(Outcome& out, ReplyDelta& delta) {
   delta = {};
 }
 
-using Maker = std::unique_ptr<ReplyReader> (*)();
+using Maker = ReplyReaderPtr (*)();
 Outcome read(Maker make, std::string_view text, size_t piece) {
   const auto reader = make();
   Outcome out;

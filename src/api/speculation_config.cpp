@@ -17,12 +17,9 @@ namespace {
 using nlohmann::json;
 constexpr std::string_view kFlag = "--speculative-config";
 
-struct ForeignKey {
-  std::string_view key, answer;
-};
 constexpr std::string_view kNoCounterpart = "there is nothing here that it would change: leave it out";
 constexpr std::string_view kNoDownload = "nothing is downloaded: \"model\" names a folder or file, leave this out";
-constexpr ForeignKey kForeign[] = {
+constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
     {"tensor_parallel_size", "guesses run where the target runs: leave it out (vLLM's own key is draft_tensor_parallel_size)"},
     {"max_model_len", "guesses share the target's context: use -c"},
     {"quantization",
@@ -53,8 +50,8 @@ std::vector<std::string_view> valid_keys() {
 }
 
 Error unknown_key(std::string_view key) {
-  for (const ForeignKey& foreign : kForeign)
-    if (foreign.key == key) return usage_error("{}: \"{}\": {}", kFlag, key, foreign.answer);
+  for (const auto& [foreign, answer] : kForeign)
+    if (foreign == key) return usage_error("{}: \"{}\": {}", kFlag, key, answer);
   const auto valid = valid_keys();
   return usage_error("{}: unknown key {}{}; valid keys: {}", kFlag, excerpt(key), did_you_mean(key, valid), comma_list(valid));
 }
@@ -135,18 +132,13 @@ Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeCon
     config.model = v.get<std::string>();
     return true;
   }
-  if (key == "draft_tensor_parallel_size") {
-    if (v != 1 && !v.is_null()) return wrong("must be 1: guesses run on one device");
-    return true;
-  }
-  if (key == "parallel_drafting") {
-    if (v != false && !v.is_null()) return wrong("must be false: drafters that guess all tokens in one pass are not available");
-    return true;
-  }
+  for (const auto& [name, only, why] : {std::tuple("draft_tensor_parallel_size", json(1), "must be 1: guesses run on one device"),
+           {"parallel_drafting", json(false), "must be false: drafters that guess all tokens in one pass are not available"}})
+    if (key == name) return v == only || v.is_null() ? Result<bool>(true) : wrong(why);
   if (key == "use_heterogeneous_vocab") {
     if (!v.is_boolean()) return wrong(fmt::format("must be true or false, not {}", kind_name(v)));
     const auto& settings = speculation_settings();
-    const auto at = std::ranges::find_if(settings, [](const SpeculationSetting& s) { return s.key == "draft_vocab_mode"; });
+    const auto at = std::ranges::find(settings, "draft_vocab_mode", &SpeculationSetting::key);
     const SettingValue mode = std::string(v.get<bool>() ? "intersection" : "same");
     const auto [said, fresh] = config.values.emplace(size_t(at - settings.begin()), mode);
     if (!fresh && said->second != mode) return wrong("contradicts \"draft_vocab_mode\"; say it once");
@@ -168,7 +160,7 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   for (const auto& [key, v] : object.items()) {
     HUNCH_TRY(const bool taken, take_vllm_key(key, v, config));
     if (taken) continue;
-    const auto at = std::ranges::find_if(settings, [&, name = key](const SpeculationSetting& s) { return s.key == name; });
+    const auto at = std::ranges::find(settings, key, &SpeculationSetting::key);
     if (at == settings.end()) return unknown_key(key);
     HUNCH_TRY(values[at - settings.begin()], value_of(*at, v));
   }

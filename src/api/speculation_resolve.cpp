@@ -1,5 +1,5 @@
 // What flags and --speculative-config amount to together: the drafters to load and the options of a request. Declared in
-// speculation_flags.h.
+// speculation_settings.h.
 #include <fmt/format.h>
 
 #include "api/drafter_paths.h"
@@ -16,9 +16,7 @@ std::string text_of(const SettingValue& v) {
 
 size_t index_of(std::string_view flag) {
   const auto& all = speculation_settings();
-  for (size_t i = 0; i < all.size(); ++i)
-    if (all[i].flag == flag) return i;
-  return all.size();
+  return size_t(std::ranges::find(all, flag, &SpeculationSetting::flag) - all.begin());
 }
 
 // Flags and configuration in one; values by index, so that options are applied in the table's order.
@@ -75,7 +73,7 @@ Status choose_method(const SpeculationFlags& flags, const SpeculativeConfig& mer
     return usage_error("--speculative-config: \"model\" names a drafter, and method {} has none: leave one out{}", said,
         said == "self" ? "; self guesses with the target's own weights" : "");
   if (merged.model) {
-    const auto at = std::ranges::find_if(drafters, [&](const auto& d) { return d.path == *merged.model; });
+    const auto at = std::ranges::find(drafters, *merged.model, &DrafterOptions::path);
     if (at == drafters.end())
       return usage_error(
           "--speculative-config: \"model\": {} is not loaded; loaded drafters: {}", *merged.model, listed(drafters));

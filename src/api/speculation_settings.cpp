@@ -17,19 +17,21 @@ namespace {
 
 using Kind = SpeculationSetting::Kind;
 using Options = SpeculationOptions;
+using Check = SparseVerification;
+using Text = std::string_view;
 
 // The names that an interface's parts registered under: adding a part adds a choice.
 template <class Interface>
-std::vector<std::string_view> registered() {
-  std::vector<std::string_view> names;
+std::vector<Text> registered() {
+  std::vector<Text> names;
   for (const auto& part : Register<Interface>::all()) names.push_back(part.name);
   return names;
 }
 
-std::vector<std::string_view> methods() {
-  std::vector<std::string_view> names = registered<Proposer>();
+std::vector<Text> methods() {
+  std::vector<Text> names = registered<Proposer>();
   names.insert(names.begin(), "auto"), names.emplace_back("profile");
-  for (const std::string_view method : kDrafterMethods)
+  for (const Text method : kDrafterMethods)
     if (std::ranges::find(names, method) == names.end()) names.push_back(method);
   std::sort(names.begin() + 1, names.end());
   return names;
@@ -47,7 +49,6 @@ void into(const SettingValue& v, Options& options) {
 }
 void nowhere(const SettingValue&, Options&) {}  // of a drafter, which is loaded with it
 
-using Text = std::string_view;
 using Apply = void (*)(const SettingValue&, Options&);
 
 SpeculationSetting choice(Text flag, Text key, Text value, Text about, std::vector<Text> choices, Apply apply) {
@@ -64,7 +65,7 @@ SpeculationSetting listed(Text flag, Text key, Text value, Text about, Kind kind
 }
 
 // Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
-constexpr std::string_view kOtherMethods[] = {
+constexpr Text kOtherMethods[] = {
     "mlp_speculator", "dflash", "dspark", "custom_class", "draft-dflash", "draft-dspark", "ngram-map-k4v", "ngram-cache"};
 
 }
@@ -173,40 +174,39 @@ const std::vector<SpeculationSetting>& speculation_settings() {
           [](const SettingValue& v, Options& o) { o.sparse.on = word(v) == "sparse", o.sparse.drafts = word(v) == "drafts"; }),
       number("--verify-ratio", "verify_attn_ratio",
           "sparse check: share of the entries behind --verify-dense that is read (default 0.1; 1: all)", {0, 1, true},
-          into<&SparseVerification::ratio>),
+          into<&Check::ratio>),
       whole("--verify-dense", "verify_attn_dense_len", "sparse check: up to N entries all are read (default 4096)", {0, 1 << 24},
-          into<&SparseVerification::dense_len>),
-      whole("--verify-block", "verify_attn_block", "sparse check: entries of a block (default 32)", {1, 1024},
-          into<&SparseVerification::block>),
+          into<&Check::dense_len>),
+      whole(
+          "--verify-block", "verify_attn_block", "sparse check: entries of a block (default 32)", {1, 1024}, into<&Check::block>),
       whole("--verify-sinks", "verify_attn_sink_blocks", "sparse check: first blocks that are always read (default 1)",
-          {0, 1 << 16}, into<&SparseVerification::sink_blocks>),
+          {0, 1 << 16}, into<&Check::sink_blocks>),
       whole("--verify-recent", "verify_attn_recent_blocks",
           "sparse check: last blocks that are always read (default: as the rows of a round need, 2 or more)", {1, 1 << 16},
-          into<&SparseVerification::recent_blocks>),
+          into<&Check::recent_blocks>),
       choice("--verify-scope", "verify_attn_budget_scope", "SCOPE",
           "sparse check: a budget per_head (default) or a joint one for all KV heads", {"per_head", "joint"},
-          into<&SparseVerification::scope>),
+          into<&Check::scope>),
       choice("--verify-group", "verify_attn_group", "HOW",
-          "sparse check: query heads score a block by their sum (default) or max", {"sum", "max"},
-          into<&SparseVerification::group>),
+          "sparse check: query heads score a block by their sum (default) or max", {"sum", "max"}, into<&Check::group>),
       choice("--verify-reuse", "verify_attn_reuse", "WHICH",
           "sparse check: every layer chooses (none, default), or calibrated anchors for those behind them",
           {"none", "calibrated"}, [](const SettingValue& v, Options& o) { o.sparse.reuse_layers = word(v) == "calibrated"; }),
       number("--verify-channels", "verify_ffn_threshold",
           "sparse check: channels of the feed-forward block below X in every row are left out (default 0: none)", {0, 1000},
-          into<&SparseVerification::channel_threshold>),
+          into<&Check::channel_threshold>),
       number("--verify-channel-share", "verify_ffn_share",
           "sparse check: the same with thresholds that a share X of the channels was below when calibrated", {0, 0.95},
-          into<&SparseVerification::channel_share>),
+          into<&Check::channel_share>),
       whole("--verify-experts", "verify_experts", "sparse check: up to N experts of a row are left out (default 0)", {0, 64},
-          into<&SparseVerification::skip_experts>),
+          into<&Check::skip_experts>),
       choice("--verify-expert-mode", "verify_expert_mode", "MODE",
           "sparse check: literal (default) or graded, by calibrated thresholds; tail_mass or union_aware, by "
           "--verify-expert-mass",
-          {"literal", "graded", "tail_mass", "union_aware"}, into<&SparseVerification::expert_mode>),
+          {"literal", "graded", "tail_mass", "union_aware"}, into<&Check::expert_mode>),
       number("--verify-expert-mass", "verify_expert_mass",
           "sparse check: share of the weights of a row's experts that may go (default 0.1)", {0, 0.99},
-          into<&SparseVerification::expert_mass>),
+          into<&Check::expert_mass>),
       choice("--verify-expert-renorm", "verify_expert_renorm", "WHETHER",
           "sparse check: weights of experts that stay are scaled up for those that go (default off)", {"off", "on"},
           [](const SettingValue& v, Options& o) { o.sparse.expert_renorm = word(v) == "on"; }),
@@ -214,7 +214,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
   return settings;
 }
 
-Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::string_view spelled_as, std::string_view text) {
+Result<SettingValue> parse_setting(const SpeculationSetting& setting, Text spelled_as, Text text) {
   if (setting.kind == Kind::Whole) {
     HUNCH_TRY(const int64_t n, parse_whole(spelled_as, text, setting.range));
     return SettingValue(double(n));
@@ -223,34 +223,29 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, std::strin
     HUNCH_TRY(const double x, parse_number(spelled_as, text, setting.range));
     return SettingValue(x);
   }
-  if (setting.kind == Kind::Layers) {  // how many layers there are is known when the request is planned
-    if (auto form = skipped_layers(text, 1 << 20); !form.ok()) return usage_error("{}: {}", spelled_as, form.error().message);
+  const auto checked = [&](const auto& form) -> Result<SettingValue> {  // how many layers there are the model knows
+    if (!form.ok()) return usage_error("{}: {}", spelled_as, form.error().message);
     return SettingValue(std::string(text));
-  }
-  if (setting.kind == Kind::LayerList) {  // likewise
-    if (const auto form = reuse_layers_of(text, 1 << 20); !form.ok())
-      return usage_error("{}: {}", spelled_as, form.error().message);
-    return SettingValue(std::string(text));
-  }
+  };
+  if (setting.kind == Kind::Layers) return checked(skipped_layers(text, 1 << 20));
+  if (setting.kind == Kind::LayerList) return checked(reuse_layers_of(text, 1 << 20));
   if (setting.kind == Kind::Tree) {
     HUNCH_TRY(const auto paths, parse_token_tree(spelled_as, text));
     HUNCH_TRY(const StaticTree tree, StaticTree::make(paths, int(paths.size())));
     return SettingValue(tree.text());  // so that two spellings of one tree agree
   }
+  std::vector<Text> names = setting.choices;
   if (setting.key == "method") {
     text = drafter_method_named(text);
-    if (text == "sparse_attn") text = "self";                                                 // the Vegas release's word
-    for (std::string_view alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
+    if (text == "sparse_attn") text = "self";                                     // the Vegas release's word
+    for (Text alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
       if (text == alias) text = "ngram";
     if (std::ranges::find(kOtherMethods, text) != std::end(kOtherMethods))
       return usage_error(
           "{}: {} is not available yet; there are {} (self also spelled sparse_attn)", spelled_as, text, comma_list(methods()));
-    auto names = methods();
     names.push_back("sparse_attn");
-    HUNCH_TRY(std::string name, parse_choice(spelled_as, text, names));
-    return SettingValue(std::move(name));
   }
-  HUNCH_TRY(std::string name, parse_choice(spelled_as, text, setting.choices));
+  HUNCH_TRY(std::string name, parse_choice(spelled_as, text, names));
   return SettingValue(std::move(name));
 }
 

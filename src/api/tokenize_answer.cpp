@@ -116,8 +116,7 @@ Result<std::string> detokenize_ids(const Asked& asked, BodyFault& fault) {
 }
 
 template <class Answer>
-std::variant<std::string, ApiError> answered(
-    std::string_view body, const ServedModels& models, const ApiLimits& limits, const Answer& answer) {
+Answered answered(std::string_view body, const ServedModels& models, const ApiLimits& limits, const Answer& answer) {
   Asked asked;
   if (auto error = read(body, models, limits, asked)) return std::move(*error);
   BodyFault fault;
@@ -128,12 +127,11 @@ std::variant<std::string, ApiError> answered(
 
 }
 
-std::variant<std::string, ApiError> tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits) {
+Answered tokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits) {
   return answered(body, models, limits, [&](const Asked& asked, BodyFault& fault) { return tokenize(asked, models, fault); });
 }
 
-std::variant<std::string, ApiError> detokenize_answer(
-    std::string_view body, const ServedModels& models, const ApiLimits& limits) {
+Answered detokenize_answer(std::string_view body, const ServedModels& models, const ApiLimits& limits) {
   return answered(body, models, limits, detokenize_ids);
 }
 

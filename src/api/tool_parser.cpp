@@ -1,5 +1,7 @@
 #include "api/tool_parser.h"
 
+#include <fmt/ranges.h>
+
 #include <optional>
 #include <utility>
 
@@ -8,8 +10,6 @@
 
 namespace hunch {
 namespace {
-
-constexpr std::string_view kBlanks = " \t\r\n";
 
 // One call in the works: its text is kept until it is sure to be a call.
 class OneCall {
@@ -186,32 +186,13 @@ class ArgumentsReader final : public ReplyReader {
   std::string name_;
 };
 
-struct Named {
-  std::string_view name;
-  enum class Form { Hermes, Llama } form;
-};
-constexpr Named kParsers[] = {
-    {"hermes", Named::Form::Hermes},
-    {"qwen", Named::Form::Hermes},
-    {"qwen3", Named::Form::Hermes},
-    {"llama3_json", Named::Form::Llama},
-    {"llama3", Named::Form::Llama},
-};
-
-const Named* named(std::string_view name) {
-  const auto at = std::find_if(std::begin(kParsers), std::end(kParsers), [&](const Named& n) { return n.name == name; });
-  return at == std::end(kParsers) ? nullptr : at;
-}
+constexpr std::string_view kHermes[] = {"hermes", "qwen", "qwen3"}, kLlama[] = {"llama3_json", "llama3"};
 
 }
 
-std::string tool_parser_names() {
-  std::string out;
-  for (const Named& parser : kParsers) out += (out.empty() ? "" : ", ") + std::string(parser.name);
-  return out;
-}
+std::string tool_parser_names() { return fmt::format("{}, {}", fmt::join(kHermes, ", "), fmt::join(kLlama, ", ")); }
 
-bool is_tool_parser(std::string_view name) { return named(name) != nullptr; }
+bool is_tool_parser(std::string_view name) { return among(name, kHermes) || among(name, kLlama); }
 
 std::string_view tool_parser_for(std::string_view chat_template) {
   if (chat_template.find("<tool_call>") != chat_template.npos) return "hermes";
@@ -219,19 +200,14 @@ std::string_view tool_parser_for(std::string_view chat_template) {
   return {};
 }
 
-std::unique_ptr<ReplyReader> make_tool_parser(std::string_view name, std::vector<std::string> names) {
-  const Named* parser = named(name);
-  if (!parser) return nullptr;
-  if (parser->form == Named::Form::Hermes) return std::make_unique<HermesReader>();
+ReplyReaderPtr make_tool_parser(std::string_view name, std::vector<std::string> names) {
+  if (among(name, kHermes)) return std::make_unique<HermesReader>();
+  if (!among(name, kLlama)) return nullptr;
   return std::make_unique<BareReader>(" \t\r\n;,", "<|python_tag|>", std::move(names));
 }
 
-std::unique_ptr<ReplyReader> make_call_list_reader() {
-  return std::make_unique<BareReader>(" \t\r\n[],", "", std::vector<std::string>());
-}
+ReplyReaderPtr make_call_list_reader() { return std::make_unique<BareReader>(" \t\r\n[],", "", std::vector<std::string>()); }
 
-std::unique_ptr<ReplyReader> make_arguments_reader(std::string name) {
-  return std::make_unique<ArgumentsReader>(std::move(name));
-}
+ReplyReaderPtr make_arguments_reader(std::string name) { return std::make_unique<ArgumentsReader>(std::move(name)); }
 
 }

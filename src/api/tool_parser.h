@@ -16,10 +16,10 @@ bool is_tool_parser(std::string_view name);
 std::string_view tool_parser_for(std::string_view chat_template);
 
 // `names`: the functions that may be called; bare JSON that calls none of them is content.
-std::unique_ptr<ReplyReader> make_tool_parser(std::string_view name, std::vector<std::string> names);
+ReplyReaderPtr make_tool_parser(std::string_view name, std::vector<std::string> names);
 
 // Replies that a schema forces: a list of calls [{"name", "parameters"}], or nothing but the arguments of one function.
-std::unique_ptr<ReplyReader> make_call_list_reader();
-std::unique_ptr<ReplyReader> make_arguments_reader(std::string name);
+ReplyReaderPtr make_call_list_reader();
+ReplyReaderPtr make_arguments_reader(std::string name);
 
 }

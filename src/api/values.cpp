@@ -53,15 +53,12 @@ Result<int64_t> parse_bytes(std::string_view flag, std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || !std::isfinite(value)) return bad;
   const std::string_view unit(end, size_t(text.data() + text.size() - end));
-  struct Unit {
-    std::string_view name;
-    double bytes;
-  };
-  static constexpr Unit kUnits[] = {{"", 1}, {"B", 1}, {"K", 1024.}, {"k", 1024.}, {"KiB", 1024.}, {"M", 0x1p20}, {"MiB", 0x1p20},
-      {"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40}, {"KB", 1e3}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}};
-  for (const Unit& u : kUnits) {
-    if (u.name != unit) continue;
-    const double bytes = std::floor(value * u.bytes);
+  static constexpr std::pair<std::string_view, double> kUnits[] = {{"", 1}, {"B", 1}, {"K", 1024.}, {"k", 1024.}, {"KiB", 1024.},
+      {"M", 0x1p20}, {"MiB", 0x1p20}, {"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40}, {"TiB", 0x1p40}, {"KB", 1e3}, {"kB", 1e3},
+      {"MB", 1e6}, {"GB", 1e9}};
+  for (const auto& [name, size] : kUnits) {
+    if (name != unit) continue;
+    const double bytes = std::floor(value * size);
     if (!(bytes >= 1) || bytes > 0x1p50) return bad;  // a pebibyte is a typing error
     return int64_t(bytes);
   }

@@ -12,15 +12,10 @@ int64_t bytes(std::string_view text) {
 }
 
 TEST(Values, ReadsSizesInBytes) {
-  EXPECT_EQ(bytes("1"), 1);
-  EXPECT_EQ(bytes("4096B"), 4096);
-  EXPECT_EQ(bytes("64K"), 64 << 10);
-  EXPECT_EQ(bytes("64KiB"), 64 << 10);
-  EXPECT_EQ(bytes("256M"), 256 << 20);
-  EXPECT_EQ(bytes("256MiB"), 256 << 20);
-  EXPECT_EQ(bytes("256MB"), 256000000);
-  EXPECT_EQ(bytes("1.5G"), int64_t(3) << 29);
-  EXPECT_EQ(bytes("2GiB"), int64_t(2) << 30);
+  for (const auto& [text, size] :
+      {std::pair("1", int64_t(1)), {"4096B", 4096}, {"64K", 64 << 10}, {"64KiB", 64 << 10}, {"256M", 256 << 20},
+          {"256MiB", 256 << 20}, {"64KB", 64000}, {"256MB", 256000000}, {"1.5G", int64_t(3) << 29}, {"2GiB", int64_t(2) << 30}})
+    EXPECT_EQ(bytes(text), size) << text;
 }
 
 TEST(Values, RefusesWhatIsNoSize) {

@@ -6,7 +6,7 @@ from program import expect
 
 # A flag of each kind; src/cli/flags_test.cpp and src/cli/speculation_flags_test.cpp have them all.
 USAGE = [
-    (["--temp", "x"], "--temp needs a number at least 0, not \"x\""),
+    (["--temp", "x"], "--temp needs a number in 0..10000, not \"x\""),
     (["--ratio", "1.5"], "--ratio must be above 0 and at most 1"),
     (["--policy", "nosuch"], "--policy must be one of full, "),
     (["--speculative-config", "{bad"], "invalid JSON at character 2"),

@@ -68,7 +68,7 @@ class Answers(ServerTest):
 
   def test_bad_bodies_are_400_with_their_field_and_leave_the_connection_open(self):
     with self.socket() as s:
-      for body, param in (({"max_tokens": -1}, "max_tokens"), ({"temperature": -1}, "temperature"), ({"n": 1000000}, "n"),
+      for body, param in (({"max_tokens": -2}, "max_tokens"), ({"temperature": -1}, "temperature"), ({"n": 1000000}, "n"),
           ({"speculative_config": {"methd": "ngram"}}, None)):
         s.sendall(completion_bytes({"prompt": PROMPT, **body}, close=False))
         data = s.recv(65536)
