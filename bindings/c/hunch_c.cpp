@@ -6,9 +6,7 @@
 #include <new>
 
 #include "engine/parts.h"
-#include "hunch/hunch.h"
 #include "text/detokenizer.h"
-#include "text/tokenizer.h"
 
 using namespace hunch;
 

@@ -1,9 +1,7 @@
 // The C interface: a stream is that of the C++ interface, and whatever a caller gets wrong is answered by a status.
 #include "hunch/hunch_c.h"
 
-#include "base/test_results.h"
 #include "engine/test_engines.h"
-#include "text/grammar.h"
 
 namespace hunch {
 namespace {

@@ -1,17 +1,14 @@
 #include "engine_handle.h"
 
 #include <Python.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <nanobind/nanobind.h>
-#include <nlohmann/json.hpp>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
 #include "text/chat_renderer.h"
 #include "text/detokenizer.h"
-#include "text/tokenizer.h"
 
 namespace nb = nanobind;
 

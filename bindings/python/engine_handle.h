@@ -7,7 +7,6 @@
 
 #include <sys/types.h>
 
-#include <atomic>
 #include <list>
 #include <mutex>
 #include <shared_mutex>
@@ -82,8 +81,8 @@ class EngineHandle {
   std::string decode(const Tokens& ids, bool skip_special);
   std::string token_bytes(int32_t id);
   std::optional<int32_t> token_id(std::string_view text);
-  // The ids of a chat by the model's template, opened for the answer, and the ids that end an answer. All three are JSON: a list
-  // of messages, a list of tools or null, an object of the template's variables or null.
+  // The ids of a chat by the model's template, opened for the answer, and those that end one. All three are JSON: a list of
+  // messages, a list of tools or null, an object of the template's variables or null.
   std::pair<Tokens, Tokens> encode_chat(const std::string& messages, const std::string& tools, const std::string& kwargs);
   // A speculative configuration (JSON) for requests, which can name only drafters that were loaded.
   SpeculationOptions speculation(const std::string& config);

@@ -15,7 +15,6 @@
 #include "api/json_text.h"
 #include "engine/approximation.h"
 #include "engine_handle.h"
-#include "text/tokenizer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -56,33 +55,22 @@ void bind_options(nb::module_& m) {
     using T = EngineOptions;
     nb::class_<T> c(m, "EngineOptions", "How an engine is loaded; the fields of hunch::EngineOptions.");
     c.def(nb::init<>());
-    HUNCH_RW(model);
-    HUNCH_RW(device);
-    HUNCH_RW(isa);
-    HUNCH_RW(threads);
-    HUNCH_RW(kv_dtype);
-    HUNCH_RW(context_len);
-    HUNCH_RW(kv_memory_bytes);
-    HUNCH_RW(memory_share);
-    HUNCH_RW(fill_memory);
-    HUNCH_RW(max_num_seqs);
-    HUNCH_RW(max_num_batched_tokens);
-    HUNCH_RW(max_waiting);
-    HUNCH_RW(prefix_caching);
-    HUNCH_RW(verify_calibration);
+    HUNCH_RW(model), HUNCH_RW(device), HUNCH_RW(isa), HUNCH_RW(threads), HUNCH_RW(kv_dtype), HUNCH_RW(context_len),
+        HUNCH_RW(kv_memory_bytes), HUNCH_RW(memory_share), HUNCH_RW(fill_memory), HUNCH_RW(max_num_seqs),
+        HUNCH_RW(max_num_batched_tokens), HUNCH_RW(max_waiting), HUNCH_RW(prefix_caching), HUNCH_RW(verify_calibration);
     c.def(
-        "load_drafters", [](EngineOptions& options, const std::string& config) { options.drafters = drafters_of(config); },
-        "config"_a, "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
+        "load_drafters", [](T& options, const std::string& config) { options.drafters = drafters_of(config); }, "config"_a,
+        "Names the drafters of a speculative configuration (JSON), to be loaded with the engine.");
   }
 
   {
     using T = SpeculationOptions;
     nb::class_<T> c(m, "SpeculationOptions", "How a request guesses; made by Engine.speculation().");
     c.def(nb::init<>());
-    c.def_ro("method", &SpeculationOptions::proposer);
-    c.def_ro("num_speculative_tokens", &SpeculationOptions::num_tokens);
-    c.def_ro("sparse_attn_algorithm", &SpeculationOptions::policy);
-    c.def_ro("sparse_attn_ratio", &SpeculationOptions::ratio);
+    c.def_ro("method", &T::proposer);
+    c.def_ro("num_speculative_tokens", &T::num_tokens);
+    c.def_ro("sparse_attn_algorithm", &T::policy);
+    c.def_ro("sparse_attn_ratio", &T::ratio);
     HUNCH_RO(rule);
   }
 
@@ -90,40 +78,20 @@ void bind_options(nb::module_& m) {
     using T = SamplingOptions;
     nb::class_<T> c(m, "SamplingOptions", "How tokens are chosen; the fields of hunch::SamplingOptions.");
     c.def(nb::init<>());
-    HUNCH_RW(temperature);
-    HUNCH_RW(top_p);
-    HUNCH_RW(min_p);
-    HUNCH_RW(top_k);
-    HUNCH_RW(seed);
-    HUNCH_RW(repetition_penalty);
-    HUNCH_RW(presence_penalty);
-    HUNCH_RW(frequency_penalty);
-    HUNCH_RW(logit_bias);
-    HUNCH_RW(allowed_token_ids);
-    HUNCH_RW(bad_words);
-    HUNCH_RW(min_tokens);
-    HUNCH_RW(logprobs);
-    HUNCH_RW(prompt_logprobs);
+    HUNCH_RW(temperature), HUNCH_RW(top_p), HUNCH_RW(min_p), HUNCH_RW(top_k), HUNCH_RW(seed), HUNCH_RW(repetition_penalty),
+        HUNCH_RW(presence_penalty), HUNCH_RW(frequency_penalty), HUNCH_RW(logit_bias), HUNCH_RW(allowed_token_ids),
+        HUNCH_RW(bad_words), HUNCH_RW(min_tokens), HUNCH_RW(logprobs), HUNCH_RW(prompt_logprobs);
   }
 
   {
     using T = Request;
     nb::class_<T> c(m, "Request", "One sample of one prompt; the fields of hunch::Request.");
     c.def(nb::init<>());
-    HUNCH_RW(prompt);
-    HUNCH_RW(max_tokens);
-    HUNCH_RW(ignore_eos);
-    HUNCH_RW(stop_ids);
-    HUNCH_RW(stop);
-    HUNCH_RW(cache_salt);
-    HUNCH_RW(skip_special_tokens);
-    HUNCH_RW(priority);
-    HUNCH_RW(sample_index);
-    HUNCH_RW(sampling);
-    HUNCH_RW(speculation);
+    HUNCH_RW(prompt), HUNCH_RW(max_tokens), HUNCH_RW(ignore_eos), HUNCH_RW(stop_ids), HUNCH_RW(stop), HUNCH_RW(cache_salt),
+        HUNCH_RW(skip_special_tokens), HUNCH_RW(priority), HUNCH_RW(sample_index), HUNCH_RW(sampling), HUNCH_RW(speculation);
     c.def(
         "constrain",
-        [](Request& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
+        [](T& request, const std::string& kind, std::string text, std::vector<std::string> choices) {
           using Kind = StructuredOutput::Kind;
           const std::pair<std::string_view, Kind> kinds[] = {
               {"json", Kind::JsonSchema},
@@ -148,13 +116,10 @@ void bind_results(nb::module_& m) {
   {
     using T = TokenEvent;
     nb::class_<T> c(m, "TokenEvent", "One token of a running request.");
-    HUNCH_RO(id);
-    HUNCH_RO(index);
-    HUNCH_RO(text);
-    HUNCH_RO(logprob);
-    c.def_prop_ro("drafted", [](const TokenEvent& e) { return e.from == TokenEvent::From::Draft; });
-    c.def_prop_ro("drafter", [](const TokenEvent& e) { return std::string(e.drafter); });
-    c.def_prop_ro("top", [](const TokenEvent& e) {
+    HUNCH_RO(id), HUNCH_RO(index), HUNCH_RO(text), HUNCH_RO(logprob);
+    c.def_prop_ro("drafted", [](const T& e) { return e.from == TokenEvent::From::Draft; });
+    c.def_prop_ro("drafter", [](const T& e) { return std::string(e.drafter); });
+    c.def_prop_ro("top", [](const T& e) {
       std::vector<std::pair<int32_t, float>> out;
       for (const TokenLogprob& one : e.top) out.emplace_back(one.id, one.logprob);
       return out;
@@ -164,18 +129,16 @@ void bind_results(nb::module_& m) {
   {
     using T = Generation;
     nb::class_<T> c(m, "Generation", "What came of a request; the fields of hunch::Generation.");
-    HUNCH_RO(tokens);
-    HUNCH_RO(text);
-    c.def_prop_ro("finish_reason", [](const Generation& g) { return std::string(finish_name(g.finish)); });
-    HUNCH_RO(stopped_by);
-    HUNCH_RO(stopped_by_id);
+    HUNCH_RO(tokens), HUNCH_RO(text);
+    c.def_prop_ro("finish_reason", [](const T& g) { return std::string(finish_name(g.finish)); });
+    HUNCH_RO(stopped_by), HUNCH_RO(stopped_by_id);
     c.def_prop_ro(
-        "logprobs", [](const Generation& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move);
+        "logprobs", [](const T& g) { return array(g.logprobs, {g.logprobs.size()}); }, nb::rv_policy::move);
     c.def_prop_ro(
-        "top", [](const Generation& g) { return ranked(g.top); }, nb::rv_policy::move);
+        "top", [](const T& g) { return ranked(g.top); }, nb::rv_policy::move);
     c.def_prop_ro(
         "prompt_logprobs",
-        [](const Generation& g) {
+        [](const T& g) {
           std::vector<float> values;
           for (const TokenLogprob& one : g.prompt_logprobs) values.push_back(one.logprob);
           const size_t n = values.size();
@@ -183,61 +146,27 @@ void bind_results(nb::module_& m) {
         },
         nb::rv_policy::move);
     c.def_prop_ro(
-        "prompt_top", [](const Generation& g) { return ranked(g.prompt_top); }, nb::rv_policy::move);
+        "prompt_top", [](const T& g) { return ranked(g.prompt_top); }, nb::rv_policy::move);
     HUNCH_RO(lossless);
-    c.def_prop_ro(
-        "approx", [](const Generation& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; });
-    HUNCH_RO(rule);
-    HUNCH_RO(policy);
-    HUNCH_RO(proposer);
-    HUNCH_RO(warning);
-    HUNCH_RO(seed);
-    HUNCH_RO(gamma);
-    HUNCH_RO(prompt_tokens);
-    HUNCH_RO(reused_tokens);
-    HUNCH_RO(rounds);
-    HUNCH_RO(drafted);
-    HUNCH_RO(accepted);
-    HUNCH_RO(draft_passes);
-    HUNCH_SAYS(mean_acceptance_length);
-    HUNCH_SAYS(acceptance_by_position);
-    HUNCH_SAYS(tokens_per_second);
-    HUNCH_SAYS(plain_tokens_per_second);
-    c.def_prop_ro("kv_bytes_read_per_token", &Generation::kv_bytes_per_token);
-    c.def_prop_ro("prefill_ms", [](const Generation& g) { return g.milliseconds.prefill; });
-    c.def_prop_ro("decode_ms", [](const Generation& g) { return g.milliseconds.first_to_last_token; });
+    c.def_prop_ro("approx", [](const T& g) { return g.approximation.any() ? approximation_json(g.approximation).dump() : ""; });
+    HUNCH_RO(rule), HUNCH_RO(policy), HUNCH_RO(proposer), HUNCH_RO(warning), HUNCH_RO(seed), HUNCH_RO(gamma),
+        HUNCH_RO(prompt_tokens), HUNCH_RO(reused_tokens), HUNCH_RO(rounds), HUNCH_RO(drafted), HUNCH_RO(accepted),
+        HUNCH_RO(draft_passes), HUNCH_SAYS(mean_acceptance_length), HUNCH_SAYS(acceptance_by_position),
+        HUNCH_SAYS(tokens_per_second), HUNCH_SAYS(plain_tokens_per_second);
+    c.def_prop_ro("kv_bytes_read_per_token", &T::kv_bytes_per_token);
+    c.def_prop_ro("prefill_ms", [](const T& g) { return g.milliseconds.prefill; });
+    c.def_prop_ro("decode_ms", [](const T& g) { return g.milliseconds.first_to_last_token; });
   }
 
   {
     using T = EngineStats;
     nb::class_<T> c(m, "EngineStats", "What an engine did since it was loaded; the fields of hunch::EngineStats.");
-    HUNCH_RO(running);
-    HUNCH_RO(waiting);
-    HUNCH_RO(kv_pages_used);
-    HUNCH_RO(kv_pages_cached);
-    HUNCH_RO(kv_pages_total);
-    HUNCH_RO(prefix_tokens_asked);
-    HUNCH_RO(prefix_tokens_hit);
-    HUNCH_RO(requests_finished);
-    HUNCH_RO(requests_refused);
-    HUNCH_RO(requests_aborted);
-    HUNCH_RO(preemptions);
-    HUNCH_RO(passes);
-    HUNCH_RO(prompt_tokens);
-    HUNCH_RO(generated_tokens);
-    HUNCH_RO(rounds);
-    HUNCH_RO(drafted);
-    HUNCH_RO(accepted);
-    HUNCH_RO(drafts_dropped);
-    HUNCH_RO(compared_tokens);
-    HUNCH_RO(compared_ms);
-    HUNCH_RO(compared_plain_ms);
-    HUNCH_RO(draft_ms);
-    HUNCH_RO(pass_ms);
-    HUNCH_RO(select_ms);
-    HUNCH_RO(drafted_by_position);
-    HUNCH_RO(accepted_by_position);
-    HUNCH_SAYS(prefix_hit_rate);
+    HUNCH_RO(running), HUNCH_RO(waiting), HUNCH_RO(kv_pages_used), HUNCH_RO(kv_pages_cached), HUNCH_RO(kv_pages_total),
+        HUNCH_RO(prefix_tokens_asked), HUNCH_RO(prefix_tokens_hit), HUNCH_RO(requests_finished), HUNCH_RO(requests_refused),
+        HUNCH_RO(requests_aborted), HUNCH_RO(preemptions), HUNCH_RO(passes), HUNCH_RO(prompt_tokens), HUNCH_RO(generated_tokens),
+        HUNCH_RO(rounds), HUNCH_RO(drafted), HUNCH_RO(accepted), HUNCH_RO(drafts_dropped), HUNCH_RO(compared_tokens),
+        HUNCH_RO(compared_ms), HUNCH_RO(compared_plain_ms), HUNCH_RO(draft_ms), HUNCH_RO(pass_ms), HUNCH_RO(select_ms),
+        HUNCH_RO(drafted_by_position), HUNCH_RO(accepted_by_position), HUNCH_SAYS(prefix_hit_rate);
   }
 }
 

@@ -4,11 +4,9 @@
 #include <cmath>
 #include <unordered_set>
 
-#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {

@@ -2,17 +2,12 @@
 #include "checkpoint/checkpoint.h"
 
 #include <filesystem>
-#include <map>
 
-#include "base/failure.h"
-#include "checkpoint/config.h"
 #include "checkpoint/expert_tensors.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/gguf.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/nsa_config.h"
-#include "checkpoint/quote.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/split_experts.h"
 
@@ -142,8 +137,8 @@ Result<std::unique_ptr<OpenedCheckpoint>> assemble_gguf(FileBytes bytes, std::st
   return out;
 }
 
-// Layers that predict tokens behind the next one (MTP) stand beside the model's own: a drafter opens them (drafter_file.h). Those
-// of DeepSeek are layers like the others, in FP8 like them, and read with them.
+// Layers that predict tokens behind the next one (MTP): a drafter opens them (drafter_file.h). Those of DeepSeek are layers like
+// the others, in FP8 like them, and read with them.
 bool is_prediction_module(std::string_view name, const ModelShape& shape) {
   if (name.starts_with("mtp.")) return true;
   if (shape.latent.used()) return false;

@@ -1,6 +1,6 @@
-// Checkpoint: an opened model, whatever its file format: shape, named tensors in memory-mapped files, tokenizer source,
-// sampling defaults. Read-only and validated: every tensor lies inside its file, none overlap, sizes match shapes and encodings.
-// A path is a Hugging Face folder, a *.safetensors inside one, or a GGUF v3 file.
+// Checkpoint: an opened model of any file format: shape, named tensors in memory-mapped files, tokenizer source, sampling
+// defaults. Read-only and validated: tensors lie inside their files, none overlap, sizes match shapes and encodings. A path is a
+// Hugging Face folder, a *.safetensors inside one, or a GGUF v3 file.
 #pragma once
 
 #include <memory>

@@ -16,6 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 using Kind = RopeScaling::Kind;
+using enum Fp8Scales;
 
 std::string shown(const Json& value) { return quote(value.dump(-1, ' ', true, Json::error_handler_t::replace)); }
 
@@ -244,7 +245,7 @@ Result<Fp8Scales> read_compressed(const Fields& config) {
   HUNCH_TRY(const std::string sparse, sparsity.text("format"));
   if (!sparse.empty() && sparse != "dense") return sparsity.wrong("format", "{} is not supported", quote(sparse));
   HUNCH_TRY(const Fields groups, config.object("config_groups"));
-  Fp8Scales out = Fp8Scales::None;
+  Fp8Scales out = None;
   for (const std::string& name : groups.keys()) {
     HUNCH_TRY(const Fields group, groups.object(name.c_str()));
     HUNCH_TRY(const Fields weights, group.object("weights"));
@@ -252,30 +253,28 @@ Result<Fp8Scales> read_compressed(const Fields& config) {
     HUNCH_TRY(const int64_t bits, weights.integer("num_bits", 0));
     HUNCH_TRY(const std::string strategy, weights.text("strategy"));
     if (type != "float" || bits != 8) return weights.wrong("type", "only float with 8 bits (FP8) is supported");
-    Fp8Scales scales = Fp8Scales::None;
-    if (strategy == "tensor") scales = Fp8Scales::Matrix;
-    if (strategy == "channel") scales = Fp8Scales::Rows;
+    Fp8Scales scales = None;
+    if (strategy == "tensor") scales = Matrix;
+    if (strategy == "channel") scales = Rows;
     if (strategy == "block") {
       HUNCH_OK(check_block(weights, "block_structure"));
-      scales = Fp8Scales::Blocks;
+      scales = Blocks;
     }
-    if (scales == Fp8Scales::None)
-      return weights.wrong("strategy", "{} is not supported; tensor, channel and block are", quote(strategy));
-    if (out != Fp8Scales::None && out != scales)
-      return weights.wrong("strategy", "groups of layers with different ones are not supported");
+    if (scales == None) return weights.wrong("strategy", "{} is not supported; tensor, channel and block are", quote(strategy));
+    if (out != None && out != scales) return weights.wrong("strategy", "groups of layers with different ones are not supported");
     out = scales;
   }
-  if (out == Fp8Scales::None) return config.wrong("config_groups", "missing");
+  if (out == None) return config.wrong("config_groups", "missing");
   return out;
 }
 
 // Quantised folders: FP8 weights; everything else is refused by name.
 Result<Fp8Scales> read_quantisation(const Fields& config, const ModelShape& shape) {
-  if (!config.find("quantization_config")) return Fp8Scales::None;
+  if (!config.find("quantization_config")) return None;
   HUNCH_TRY(const Fields quantised, config.object("quantization_config"));
   HUNCH_TRY(const std::string method, quantised.text("quant_method"));
   if (method == "compressed-tensors") return read_compressed(quantised);
-  if (method == "mxfp4" && shape.family == "gpt_oss") return Fp8Scales::None;  // of experts; the tensors say so themselves
+  if (method == "mxfp4" && shape.family == "gpt_oss") return None;  // of experts; the tensors say so themselves
   if (method != "fp8")
     return quantised.wrong("quant_method",
         "{} is not supported; fp8 and compressed-tensors with FP8 weights are: use "
@@ -283,9 +282,9 @@ Result<Fp8Scales> read_quantisation(const Fields& config, const ModelShape& shap
         quote(method));
   HUNCH_TRY(const std::string kind, quantised.text("fmt"));
   if (!kind.empty() && kind != "e4m3") return quantised.wrong("fmt", "{} is not supported; e4m3 is", quote(kind));
-  if (!quantised.find("weight_block_size")) return Fp8Scales::Matrix;
+  if (!quantised.find("weight_block_size")) return Matrix;
   HUNCH_OK(check_block(quantised, "weight_block_size"));
-  return Fp8Scales::Blocks;
+  return Blocks;
 }
 
 // Defaults are transformers', not those of the released models (norm_topk_prob).

@@ -1,16 +1,12 @@
-// Model descriptions to ModelShape, SamplingDefaults and TokenizerSource: config.json and its companions of a Hugging Face folder
-// (config.cpp), the keys of a GGUF file (gguf_config.cpp); ranges and the list of tensors that a shape needs (check_shape.cpp).
+// ModelShape, SamplingDefaults and TokenizerSource from the JSON files of a Hugging Face folder (config.cpp) or the keys of a
+// GGUF file (gguf_config.cpp); ranges and the tensors that a shape needs (check_shape.cpp).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <functional>
 
-#include "base/result.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/fp8.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/shape.h"
 
 namespace hunch {
 

@@ -9,6 +9,7 @@ namespace hunch {
 namespace {
 
 using namespace test;
+using namespace tiny;
 using test::with;
 
 Json without(Json config, const char* key) {
@@ -17,12 +18,12 @@ Json without(Json config, const char* key) {
 }
 
 // Of a llama, where no family is named.
-Json with(const char* key, Json value) { return with(tiny::config("llama"), key, std::move(value)); }
-Json without(const char* key) { return without(tiny::config("llama"), key); }
+Json with(const char* key, Json value) { return with(config("llama"), key, std::move(value)); }
+Json without(const char* key) { return without(config("llama"), key); }
 
 TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
   for (const auto family : kFamilies) {
-    const ModelShape s = shape_of(tiny::config(std::string(family)));
+    const ModelShape s = shape_of(config(std::string(family)));
     EXPECT_EQ(s.family, family);
     EXPECT_EQ(s.qkv_bias, family == "qwen2" || family == "gpt_oss");
     EXPECT_EQ(s.qk_norm, family.starts_with("qwen3"));
@@ -31,20 +32,20 @@ TEST(Config, FamiliesDifferInBiasesNormsAndHeadSize) {
   }
   const ModelShape biased = shape_of(with("attention_bias", true));
   EXPECT_TRUE(biased.qkv_bias && biased.output_bias);
-  EXPECT_EQ(shape_of(without("head_dim")).head_dim, tiny::kHidden / tiny::kHeads);
-  EXPECT_EQ(shape_of(without(tiny::config("qwen3"), "head_dim")).head_dim, 128);
-  EXPECT_EQ(shape_of(without("num_key_value_heads")).kv_heads, tiny::kHeads);
-  EXPECT_EQ(shape_of(without(tiny::config("qwen3_moe"), "num_key_value_heads")).kv_heads, 4);
-  const ModelShape eight = shape_of(without(with(tiny::config("mistral"), "num_attention_heads", 8), "num_key_value_heads"));
+  EXPECT_EQ(shape_of(without("head_dim")).head_dim, kHidden / kHeads);
+  EXPECT_EQ(shape_of(without(config("qwen3"), "head_dim")).head_dim, 128);
+  EXPECT_EQ(shape_of(without("num_key_value_heads")).kv_heads, kHeads);
+  EXPECT_EQ(shape_of(without(config("qwen3_moe"), "num_key_value_heads")).kv_heads, 4);
+  const ModelShape eight = shape_of(without(with(config("mistral"), "num_attention_heads", 8), "num_key_value_heads"));
   EXPECT_EQ(eight.kv_heads, 8);
-  EXPECT_FALSE(shape_of(with(tiny::config("mistral"), "attention_bias", true)).qkv_bias);
-  EXPECT_FALSE(shape_of(with(tiny::config("qwen2"), "attention_bias", true)).output_bias);
+  EXPECT_FALSE(shape_of(with(config("mistral"), "attention_bias", true)).qkv_bias);
+  EXPECT_FALSE(shape_of(with(config("qwen2"), "attention_bias", true)).output_bias);
   EXPECT_EQ(shape_of(without("max_position_embeddings")).context_len, 2048);
   EXPECT_EQ(shape_of(with("_name_or_path", "/home/x/m")).name, "m") << "nobody's folders";
 }
 
 TEST(Config, GptOssHasDefaultsOfItsOwn) {
-  Json oss = tiny::config("gpt_oss");
+  Json oss = config("gpt_oss");
   for (const char* key : {"head_dim", "rms_norm_eps", "max_position_embeddings"}) oss.erase(key);
   const ModelShape s = shape_of(oss);
   EXPECT_EQ(std::tie(s.head_dim, s.norm_eps, s.context_len, s.rope_theta), std::tuple(64, 1e-5, 131072, 150000));
@@ -101,9 +102,9 @@ TEST(Config, RefusesWhatItCannotComputeByName) {
       {with("eos_token_id", "x"), "eos_token_id"},
       {with("bos_token_id", 4000), "bos token id 4000"},
       {without(with("hidden_size", 33), "head_dim"), "33 is not divisible by 4 heads"},
-      {with(tiny::config("qwen2"), "layer_types", {"full_attention"}), "layer_types"},
-      {with(tiny::config("qwen2"), "layer_types", {"full_attention", "linear_attention"}), "only full_attention and"},
-      {with(tiny::config("qwen2"), "layer_types", {"full_attention", "sliding_attention"}), "use_sliding_window is off"},
+      {with(config("qwen2"), "layer_types", {"full_attention"}), "layer_types"},
+      {with(config("qwen2"), "layer_types", {"full_attention", "linear_attention"}), "only full_attention and"},
+      {with(config("qwen2"), "layer_types", {"full_attention", "sliding_attention"}), "use_sliding_window is off"},
       {Json::array(), "not a JSON object"},
   });
 }
@@ -142,7 +143,7 @@ TEST(Config, ReadsRopeScalingInBothSpellings) {
 TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
   Json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}, {"beta_fast", 16.0},
       {"truncate", false}};
-  const auto shape = [&] { return shape_of(with(tiny::config("qwen3"), "rope_scaling", yarn)); };
+  const auto shape = [&] { return shape_of(with(config("qwen3"), "rope_scaling", yarn)); };
   const ModelShape s = shape();
   EXPECT_NEAR(s.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
   EXPECT_EQ(std::tie(s.rope_scaling.beta_fast, s.rope_scaling.truncate, s.context_len), std::tuple(16, false, 2048));
@@ -162,10 +163,10 @@ TEST(Config, ResolvesYarnsAttentionFactorAndContext) {
 
 TEST(Config, SlidingWindowsFollowEachFamilysRules) {
   EXPECT_EQ(shape_of(with("sliding_window", 64)).sliding_window, 0);
-  EXPECT_EQ(shape_of(tiny::config("mistral")).sliding_window, 4096);  // transformers' default where the key is absent
-  EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", nullptr)).sliding_window, 0);
-  EXPECT_EQ(shape_of(with(tiny::config("mistral"), "sliding_window", 64)).window_of(1), 64);
-  Json qwen = with(with(tiny::config("qwen2"), "sliding_window", 64), "max_window_layers", 1);
+  EXPECT_EQ(shape_of(config("mistral")).sliding_window, 4096);  // transformers' default where the key is absent
+  EXPECT_EQ(shape_of(with(config("mistral"), "sliding_window", nullptr)).sliding_window, 0);
+  EXPECT_EQ(shape_of(with(config("mistral"), "sliding_window", 64)).window_of(1), 64);
+  Json qwen = with(with(config("qwen2"), "sliding_window", 64), "max_window_layers", 1);
   const auto windows = [&] { return std::pair(shape_of(qwen).window_of(0), shape_of(qwen).window_of(1)); };
   EXPECT_EQ(windows(), std::pair(0, 0));
   qwen["use_sliding_window"] = true;
@@ -176,20 +177,20 @@ TEST(Config, SlidingWindowsFollowEachFamilysRules) {
   EXPECT_EQ(windows(), std::pair(64, 0));
   qwen["model_type"] = "mistral";
   EXPECT_EQ(windows(), std::pair(64, 0));
-  qwen = with(with(tiny::config("qwen2"), "sliding_window", nullptr), "use_sliding_window", true);
+  qwen = with(with(config("qwen2"), "sliding_window", nullptr), "use_sliding_window", true);
   EXPECT_EQ(windows(), std::pair(0, 0));
 }
 
 TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
   const auto describe = [](const Json& generation) {
-    return describe_folder({.config = tiny::config("qwen3").dump(), .generation_config = generation.dump()}, "m");
+    return describe_folder({.config = config("qwen3").dump(), .generation_config = generation.dump()}, "m");
   };
   const auto d = good(describe({{"eos_token_id", {7, 3, 7}}, {"temperature", 0.6}, {"top_k", 20}, {"top_p", 0.95}}));
   EXPECT_EQ(d.shape.eos_ids, (Ints{7, 3}));
   EXPECT_EQ(d.sampling.temperature, 0.6);
   EXPECT_EQ(d.sampling.top_k, 20);
   EXPECT_FALSE(d.sampling.min_p);
-  EXPECT_EQ(shape_of(tiny::config("qwen3")).eos_ids, Ints{3});
+  EXPECT_EQ(shape_of(config("qwen3")).eos_ids, Ints{3});
   for (const Json& bad :
       {Json{{"temperature", -1}}, Json{{"top_p", 0}}, Json{{"top_p", 1.5}}, Json{{"min_p", 2}}, Json{{"top_k", -4}}})
     EXPECT_FALSE(describe(bad).ok()) << bad;
@@ -197,7 +198,7 @@ TEST(Config, GenerationConfigGivesEndsAndSamplingDefaults) {
 
 TEST(Config, ChatTemplateFileWinsOverTheConfig) {
   FolderTexts texts;
-  texts.config = tiny::config("qwen3").dump();
+  texts.config = config("qwen3").dump();
   texts.tokenizer_config =
       R"({"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}],"add_bos_token":true})";
   const auto tokenizer = [&] { return good(describe_folder(texts, "m")).tokenizer; };

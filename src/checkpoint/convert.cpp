@@ -4,11 +4,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "base/failure.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/convert_tensors.h"
-#include "checkpoint/gguf_writer.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/nsa_config.h"
 #include "checkpoint/quantise.h"

@@ -1,5 +1,5 @@
-// quantise_checkpoint: any checkpoint that opens to one GGUF file with all that llama.cpp needs; quantise_drafter: a learned
-// drafter to one GGUF file that DrafterFile opens. Both are `hunch quantize`.
+// hunch quantize. quantise_checkpoint: any checkpoint to one GGUF file with all that llama.cpp needs; quantise_drafter: a learned
+// drafter to one that DrafterFile opens.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct ConvertReport {
 
 // Matrices become `type` (f32, f16, bf16, q8_0, q4_0 or q4_k), the head and the embedding included; vectors become f32. A matrix
 // whose rows no block of `type` divides falls back to q8_0 or f16. Metadata of a GGUF input are kept. `out` appears only when
-// complete and never replaces the input. Once `interrupted` (may be null) turns true the call returns an error soon.
+// complete and never replaces the input. Once `interrupted` (may be null) is true an error comes soon.
 Result<ConvertReport> quantise_checkpoint(const std::string& in, const std::string& out, DType type,
     const ConvertCallback& progress = {}, const std::atomic<bool>* interrupted = nullptr);
 

@@ -3,11 +3,8 @@
 
 #include <list>
 
-#include "base/failure.h"
-#include "checkpoint/convert.h"
 #include "checkpoint/convert_tensors.h"
 #include "checkpoint/drafter_file.h"
-#include "checkpoint/gguf_writer.h"
 #include "checkpoint/quantise.h"
 
 namespace hunch {

@@ -2,8 +2,6 @@
 // quantise_checkpoint and quantise_drafter.
 #pragma once
 
-#include <atomic>
-
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/gguf_writer.h"
@@ -29,8 +27,8 @@ std::string name_of_folder(const std::string& path);
 // The destination may not be any file of the input.
 Status check_destination(const std::string& in, const std::string& out);
 
-// Begins the file, writes every tensor in the order in which `writer` knows them, and finishes it. `bytes_in`: of all tensors.
-// Errors: weights that the encoding cannot hold, a full disk, the interruption; nothing is left then.
+// Writes the whole file, tensors in the order in which `writer` knows them. `bytes_in`: of all tensors. Errors, which leave
+// nothing: weights that the encoding cannot hold, a full disk, the interruption.
 Status write_planned(GgufWriter& writer, const std::string& out, const std::vector<PlannedTensor>& plan, int64_t head_dim,
     uint64_t bytes_in, const ConvertCallback& progress, const std::atomic<bool>* interrupted);
 

@@ -6,7 +6,6 @@
 
 #include "base/test_folder.h"
 #include "base/test_results.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/tiny_model.h"
 

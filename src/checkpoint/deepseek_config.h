@@ -2,8 +2,6 @@
 // makes them possible.
 #pragma once
 
-#include <string_view>
-
 #include "checkpoint/gguf.h"
 #include "checkpoint/json_config.h"
 #include "checkpoint/shape.h"

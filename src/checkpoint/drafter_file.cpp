@@ -4,10 +4,8 @@
 
 #include <filesystem>
 
-#include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/folder.h"
-#include "checkpoint/gguf.h"
 #include "checkpoint/safetensors.h"
 
 namespace hunch {

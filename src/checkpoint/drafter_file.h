@@ -1,15 +1,11 @@
 // DrafterFile: an opened learned drafter: its configuration and its tensors under their published names. A path is a Hugging Face
 // folder, a *.safetensors beside a config.json, or one GGUF file of architecture `hunch-drafter`, as `hunch quantize` writes it
 // (key `hunch.drafter.method`, and `hunch.drafter.config` with the text of config.json). A plain GGUF model is a draft model.
-// Drafters of the engine take from it what they know; what nobody took is an error, not a difference in acceptance.
+// Drafters take from it what they know; what nobody took is an error, not a difference in acceptance.
 #pragma once
 
-#include <unordered_map>
-
-#include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/drafter_method.h"
-#include "checkpoint/json_config.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/tensor_entry.h"
 
@@ -20,8 +16,8 @@ inline constexpr std::string_view kDrafterMethodKey = "hunch.drafter.method", kD
 
 class DrafterFile {
  public:
-  // `method`: what the user says it is, one of kDrafterMethods; empty: detected. Errors name the file: missing, damaged, pickled
-  // (with the command that converts it), of no known method, of another method than the user says.
+  // `method`: what the user says, one of kDrafterMethods; empty: detected. Errors name the file: missing, damaged, pickled (with
+  // the command that converts it), of no known method or another than the user says.
   static Result<std::unique_ptr<DrafterFile>> open(const std::string& path, std::string_view method = {});
 
   const std::string& path() const { return path_; }
@@ -80,8 +76,8 @@ class DrafterFile {
   size_t file_bytes_ = 0;
 };
 
-// Whether a path is to be opened as a learned drafter, not as a model; models that may be draft models are models. Of damaged
-// files what they say of themselves decides, so that the user gets the right one's message.
+// Whether a path is a learned drafter, not a model; models that may be draft models are models. Of damaged files what they say of
+// themselves decides, so that the user gets the right message.
 bool is_learned_drafter(const std::string& path);
 
 }

@@ -28,6 +28,7 @@ class DrafterFileTest : public test::FolderTest {
   static std::string error_of(const std::string& path, std::string_view method = {}) {
     return test::error_of(DrafterFile::open(path, method));
   }
+  void expect_refused(std::string_view part) { expect_part(error_of(folder_), part); }
 };
 
 TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
@@ -124,7 +125,7 @@ TEST_F(DrafterFileTest, ASaidMethodHelpsWhereNothingIsFoundAndNeverContradicts) 
   expect_part(error_of(folder_, "ngram"), "unknown method ngram of a drafter; known are draft_model, medusa, eagle, eagle3, mtp");
   put("config.json", "{}");
   put_weights({{"0.0.linear.weight", {2, 2}}});
-  expect_part(error_of(folder_), "no drafter that is known");
+  expect_refused("no drafter that is known");
   EXPECT_EQ(error_of(folder_, "medusa"), "accepted");
 }
 
@@ -133,7 +134,7 @@ TEST_F(DrafterFileTest, FindsTheOnlyWeightsOfAFolderOrTheNamedOnes) {
   put_weights({{"0.0.linear.weight", {2, 2}}}, "heads");
   EXPECT_EQ(error_of(folder_), "accepted");
   put_weights({{"1.0.linear.weight", {2, 2}}}, "other");
-  expect_part(error_of(folder_), "2 *.safetensors files and no index of them");
+  expect_refused("2 *.safetensors files and no index of them");
   EXPECT_EQ(error_of(at("other.safetensors")), "accepted");
   put_weights({{"2.0.linear.weight", {2, 2}}}, "medusa_lm_head");
   const auto opened = open(folder_);
@@ -149,7 +150,7 @@ TEST_F(DrafterFileTest, ShardsAreOneDrafterAndATensorIsInOneOfThem) {
   const auto opened = open(folder_);
   EXPECT_EQ(opened->unconsumed(), (std::vector<std::string>{"fc.weight", "norm.weight"}));
   put_weights({{"fc.weight", {2, 6}}}, "b");
-  expect_part(error_of(folder_), folder_ + ": tensor fc.weight: appears twice");
+  expect_refused(folder_ + ": tensor fc.weight: appears twice");
 }
 
 TEST_F(DrafterFileTest, PicklesAreRefusedWithTheCommandThatConvertsThem) {
@@ -164,25 +165,25 @@ TEST_F(DrafterFileTest, PicklesAreRefusedWithTheCommandThatConvertsThem) {
 
 TEST_F(DrafterFileTest, WrongPathsAndConfigsGetAMessageThatHelps) {
   expect_part(error_of(at("none")), "No such file");
-  expect_part(error_of(folder_), "no model.safetensors");
+  expect_refused("no model.safetensors");
   put("model.safetensors", drafter_safetensors(eagle3_tensors()));
-  expect_part(error_of(folder_), "no config.json beside the weights");
+  expect_refused("no config.json beside the weights");
   for (const auto& [text, part] : {
            std::pair{"[]", "must be a JSON object, not a list"},
            {"{", "not valid JSON"},
            {"{\"quantization_config\": {}}", "quantised Hugging Face checkpoints are not supported"},
        }) {
     put("config.json", text);
-    expect_part(error_of(folder_), folder_ + "/config.json: ");
-    expect_part(error_of(folder_), part);
+    expect_refused(folder_ + "/config.json: ");
+    expect_refused(part);
   }
   put("config.json", std::string(1000, '['));
-  expect_part(error_of(folder_), "nested deeper than 64");
+  expect_refused("nested deeper than 64");
   put("config.json", "{\"model_type\": \"eagle3\"}");
   put("model.safetensors", safetensors("{}", 0));
-  expect_part(error_of(folder_), folder_ + ": holds no tensors");
+  expect_refused(folder_ + ": holds no tensors");
   put("model.safetensors", safetensors(R"({"fc.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})", 4));
-  expect_part(error_of(folder_), "fp8 is read in models, not in drafters");
+  expect_refused("fp8 is read in models, not in drafters");
   put("note.txt", "hello");
   expect_part(error_of(at("note.txt")), "not a GGUF file");
 }

@@ -1,10 +1,9 @@
-// Which kind of learned drafter a file holds, from what its publisher wrote into config.json and, where that says only "llama",
-// from the names of its tensors: EAGLE's first heads are published as one-layer llama models.
+// Which kind of learned drafter a file holds, by config.json and, where that says only "llama", by the names of its tensors:
+// EAGLE's first heads are published as one-layer llama models.
 #pragma once
 
 #include <array>
 
-#include "base/result.h"
 #include "checkpoint/json_config.h"
 
 namespace hunch {

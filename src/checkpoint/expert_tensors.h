@@ -1,4 +1,4 @@
-// The matrices of experts. Files hold them one by one or those of all experts of a layer in one tensor; here they are one by one:
+// The matrices of experts. Files hold them one by one or all of a layer in one tensor; here they are one by one:
 // "blk.3.ffn_gate.17.weight", ffn_up and ffn_down, beside the router "blk.3.ffn_gate_inp.weight". Used by Checkpoint::open.
 #pragma once
 

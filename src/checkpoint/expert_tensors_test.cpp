@@ -14,14 +14,14 @@ using enum DType;
 using Tensors = std::vector<NamedShape>;
 
 Tensors all() { return folder_tensors("qwen3_moe"); }
-const Json kConfig = tiny::config("qwen3_moe");
-const std::string kExperts = "model.layers.1.mlp.experts.";
+const Json kConfig = config("qwen3_moe");
+const std::string kPrefix = "model.layers.1.mlp.experts.";
 
 void expect_refused(const Tensors& tensors, const std::string& part, const Json& config = kConfig) {
   expect_part(open_error(tensors, config), part);
 }
 
-Tensors without_experts() { return without(all(), kExperts); }
+Tensors without_experts() { return without(all(), kPrefix); }
 
 TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   const ModelShape s = shape_of(kConfig);
@@ -49,16 +49,16 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
 }
 
 TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
-  constexpr int64_t kWidth = kExpertFfn, kHidden = tiny::kHidden;
+  constexpr int64_t kWidth = kExpertFfn;
   Tensors tensors = without_experts();
-  tensors.push_back({kExperts + "gate_up_proj", {tiny::kExperts, 2 * kWidth, kHidden}});
-  tensors.push_back({kExperts + "down_proj", {tiny::kExperts, kHidden, kWidth}});
+  tensors.push_back({kPrefix + "gate_up_proj", {kExperts, 2 * kWidth, kHidden}});
+  tensors.push_back({kPrefix + "down_proj", {kExperts, kHidden, kWidth}});
   const Bytes file = safetensors(tensors);
   const auto checkpoint = good(opened(file, kConfig));
   const size_t both = size_t(2 * kWidth * kHidden), one = both / 2;
-  const auto gate_up = values(tiny::kExperts * both, uint32_t(tensors.size() - 1));
-  const auto down = values(tiny::kExperts * one, uint32_t(tensors.size()));
-  for (size_t e = 0; e < tiny::kExperts; ++e) {
+  const auto gate_up = values(kExperts * both, uint32_t(tensors.size() - 1));
+  const auto down = values(kExperts * one, uint32_t(tensors.size()));
+  for (size_t e = 0; e < kExperts; ++e) {
     const auto part = [&](const std::vector<float>& from, size_t at) {
       return std::vector<float>(from.begin() + at, from.begin() + (at + one));
     };
@@ -93,14 +93,14 @@ TEST(ExpertTensors, NamesCountsThatDoNotFit) {
 }
 
 TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
-  expect_refused(without(all(), kExperts + "3.up_proj.weight"), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
+  expect_refused(without(all(), kPrefix + "3.up_proj.weight"), "missing tensor blk.1.ffn_up.3.weight of shape [16, 32]");
   expect_refused(without_experts(), "missing tensor blk.1.ffn_gate.0.weight of shape [16, 32]");
-  expect_refused(reshaped(all(), kExperts + "2.down_proj.weight", {16, 32}),
-      "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
+  expect_refused(
+      reshaped(all(), kPrefix + "2.down_proj.weight", {16, 32}), "blk.1.ffn_down.2.weight has shape [16, 32], expected [32, 16]");
   expect_refused(reshaped(all(), "model.layers.1.mlp.gate.weight", {3, 32}),
       "blk.1.ffn_gate_inp.weight has shape [3, 32], expected [4, 32]");
   const auto more = [](Tensors out, const char* name, const Shape& shape) {
-    out.push_back({kExperts + name, shape});
+    out.push_back({kPrefix + name, shape});
     return out;
   };
   expect_refused(more(all(), "4.up_proj.weight", {16, 32}), "blk.1.ffn_up.4.weight is not part of a qwen3_moe model");
@@ -108,13 +108,13 @@ TEST(ExpertTensors, NamesMissingMisshapenAndSuperfluousMatrices) {
       "blk.1.ffn_gate_up_exps.weight has shape [3, 32, 32], expected [4, 32, 32] (4 experts of width 16)");
   // A dense model with experts in its file.
   expect_refused(more(folder_tensors("qwen3"), "gate_up_proj", {4, 32, 32}),
-      "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", tiny::config("qwen3"));
+      "blk.1.ffn_gate_up_exps.weight is not part of a qwen3 model", config("qwen3"));
 }
 
 TEST(ExpertTensors, ATokenIsChargedForTheExpertsItGoesTo) {
   const Bytes file = safetensors(all());
   const ModelInfo info = describe(*good(opened(file, kConfig)));
-  const uint64_t expert = 4 * 3 * kExpertFfn * tiny::kHidden, embedding = 4 * kVocab * tiny::kHidden;
+  const uint64_t expert = 4 * 3 * kExpertFfn * kHidden, embedding = 4 * kVocab * kHidden;
   EXPECT_EQ(info.weight_bytes_per_token, info.tensor_bytes - embedding - 2 * expert);
 }
 
@@ -149,8 +149,8 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(
     if (!is(".ffn_gate.") && !is(".ffn_up.") && !is(".ffn_down.")) tensors.push_back(tensor);
     if (!is(".ffn_gate.")) continue;
     const std::string ffn = tensor.name.substr(0, tensor.name.find("gate."));
-    tensors.push_back({ffn + "gate_inp.weight", {4, tiny::kHidden}});
-    for (const char* name : {"gate", "up"}) tensors.push_back({ffn + name + "_exps.weight", {4, 64, tiny::kHidden}});
+    tensors.push_back({ffn + "gate_inp.weight", {4, kHidden}});
+    for (const char* name : {"gate", "up"}) tensors.push_back({ffn + name + "_exps.weight", {4, 64, kHidden}});
     tensors.push_back({ffn + "down_exps.weight", down});
   }
   bytes = finish_gguf(out, tensors);
@@ -159,22 +159,21 @@ Result<std::unique_ptr<Checkpoint>> open_gguf(
 
 TEST(ExpertTensors, AGgufFileIsOpenedWithItsExpertsOneByOne) {
   Bytes bytes;
-  const auto opened = good(open_gguf(bytes, 3, {4, tiny::kHidden, 64}));
+  const auto opened = good(open_gguf(bytes, 3, {4, kHidden, 64}));
   const ModelShape& s = opened->shape();
   EXPECT_EQ(s.family, "qwen3_moe");
   EXPECT_EQ(s.experts_per_token, 3);
   EXPECT_TRUE(s.norm_expert_shares && s.qk_norm && s.has_experts(0) && s.has_experts(1));
   const Tensor *first = opened->find("blk.0.ffn_down.0.weight"), *last = opened->find("blk.0.ffn_down.3.weight");
   ASSERT_TRUE(first && last);
-  EXPECT_EQ(first->shape, (Shape{tiny::kHidden, 64}));
+  EXPECT_EQ(first->shape, (Shape{kHidden, 64}));
   EXPECT_EQ(first->dtype, Q8_0);
-  EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(Q8_0, tiny::kHidden * 64));
-  EXPECT_TRUE(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, {"expert_gating_func", 1}).ok());
+  EXPECT_EQ(size_t(last->data - first->data), 3 * dtype_bytes(Q8_0, kHidden * 64));
+  EXPECT_TRUE(open_gguf(bytes, 3, {4, kHidden, 64}, {"expert_gating_func", 1}).ok());
   for (const auto& key : {std::pair("expert_gating_func", 2u), {"expert_shared_count", 1u}, {"leading_dense_block_count", 1u}})
-    expect_error(open_gguf(bytes, 3, {4, tiny::kHidden, 64}, key), fmt::format("{}: {} is not", key.first, key.second));
-  expect_error(open_gguf(bytes, 5, {4, tiny::kHidden, 64}), "a token goes to 5 experts, the model has 4");
-  expect_error(
-      open_gguf(bytes, 3, {4, 64, tiny::kHidden}), "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
+    expect_error(open_gguf(bytes, 3, {4, kHidden, 64}, key), fmt::format("{}: {} is not", key.first, key.second));
+  expect_error(open_gguf(bytes, 5, {4, kHidden, 64}), "a token goes to 5 experts, the model has 4");
+  expect_error(open_gguf(bytes, 3, {4, 64, kHidden}), "blk.0.ffn_down_exps.weight has shape [4, 64, 32], expected [4, 32, 64]");
 }
 
 }

@@ -1,7 +1,6 @@
 // A Hugging Face folder: which files hold the weights and what stands beside them. Used by Checkpoint::open.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/config.h"
 
 namespace hunch {
@@ -15,8 +14,8 @@ struct ShardList {
   std::vector<std::pair<std::string, size_t>> where;  // tensor name (the file's spelling) -> index into files; empty: no index
 };
 
-// model.safetensors, or the shards of model.safetensors.index.json. The index is not trusted: plain file names only, and no
-// link may lead out of the folder (or out of the model's own cache, where the folder is a snapshot of a hub cache).
+// model.safetensors, or the shards of model.safetensors.index.json, which is not trusted: plain file names only, and no link may
+// lead out of the folder (or, of a snapshot in a hub cache, out of the model's own cache).
 Result<ShardList> list_shards(const std::string& folder);
 
 // The texts beside the weights; only config.json is required.

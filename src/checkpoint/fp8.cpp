@@ -12,6 +12,8 @@
 
 namespace hunch {
 
+using enum Fp8Scales;
+
 namespace {
 
 // "model.layers.3.self_attn.k_scale", or behind k_proj.
@@ -56,15 +58,15 @@ Result<float> read_kv_scale(const TensorEntry& scale, const std::byte* data, std
 
 WeightScales fp8_scales_of(Fp8Scales kind, const Tensor& matrix) {
   const int64_t out = matrix.shape[0], in = matrix.shape[1];
-  if (kind == Fp8Scales::Rows) return {nullptr, 1, in};
-  if (kind == Fp8Scales::Blocks) return {nullptr, kFp8Block, kFp8Block};
+  if (kind == Rows) return {nullptr, 1, in};
+  if (kind == Blocks) return {nullptr, kFp8Block, kFp8Block};
   return {nullptr, out, in};
 }
 
 Result<std::vector<float>> read_fp8_scales(
     Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data, std::string_view source) {
   const Failing fail{[&] { return fmt::format("{}: tensor {}", source, quote(scale.name)); }};
-  if (kind == Fp8Scales::None) return fail("scales {}, but config.json has no quantization_config", matrix.name);
+  if (kind == None) return fail("scales {}, but config.json has no quantization_config", matrix.name);
   if (matrix.dtype != DType::F8_E4M3)
     return fail("scales {}, which is {} and not fp8", matrix.name, dtype_info(matrix.dtype).name);
   if (scale.dtype == DType::F8_E4M3) return fail("scales must be F32, BF16 or F16");
@@ -72,17 +74,16 @@ Result<std::vector<float>> read_fp8_scales(
   const int64_t rows = (matrix.shape[0] + of.rows - 1) / of.rows, columns = (matrix.shape[1] + of.columns - 1) / of.columns;
   // One value is written as [], [1] or [1, 1]; one a row as [out] or [out, 1].
   std::vector<int64_t> shape = scale.shape;
-  while (kind != Fp8Scales::Blocks && !shape.empty() && shape.back() == 1 && (shape.size() > 1 || kind == Fp8Scales::Matrix))
-    shape.pop_back();
-  const std::vector<int64_t> want = kind == Fp8Scales::Matrix ? std::vector<int64_t>{}
-      : kind == Fp8Scales::Rows                               ? std::vector<int64_t>{rows}
-                                                              : std::vector<int64_t>{rows, columns};
+  while (kind != Blocks && !shape.empty() && shape.back() == 1 && (shape.size() > 1 || kind == Matrix)) shape.pop_back();
+  const std::vector<int64_t> want = kind == Matrix ? std::vector<int64_t>{}
+      : kind == Rows                               ? std::vector<int64_t>{rows}
+                                                   : std::vector<int64_t>{rows, columns};
   if (shape != want)
     return fail("has shape [{}]; {} of shape [{}] needs [{}] ({})", fmt::join(scale.shape, ", "), matrix.name,
         fmt::join(matrix.shape, ", "), fmt::join(want, ", "),
-        kind == Fp8Scales::Matrix     ? "one scale a matrix"
-            : kind == Fp8Scales::Rows ? "one a row"
-                                      : "one a block of 128 x 128");
+        kind == Matrix     ? "one scale a matrix"
+            : kind == Rows ? "one a row"
+                           : "one a block of 128 x 128");
   std::vector<float> values(rows * columns);
   dequantise_row(scale.dtype, data, values.data(), std::ssize(values));
   for (const float value : values)

@@ -1,10 +1,9 @@
 // FP8 matrices (E4M3) as Hugging Face folders publish them: codes in X.weight, what multiplies them in X.weight_scale_inv
 // (blocks, as DeepSeek-V3 and Qwen3-FP8 do) or X.weight_scale (matrix or rows, compressed-tensors). Used by checkpoint.cpp.
-// Scales of activations that lie beside them are not used: activations stay as they are, so results are nearer to the model
-// before quantisation than those of engines that multiply FP8 with FP8. Scales of KV are for caches of that type alone.
+// Scales of activations are not used: activations stay as they are, so results are nearer to the model before quantisation than
+// those of engines that multiply FP8 with FP8. Scales of KV are for caches of that type alone.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_entry.h"
 
@@ -22,8 +21,8 @@ struct Fp8Name {
 };
 Fp8Name fp8_name(std::string_view hf_name);
 
-// The scales of `matrix` as fp32, in the form that WeightScales wants. `scale`: the file's entry, `data`: its bytes (no
-// alignment). An error where its type, shape or values are not what `kind` calls for; `source` stands in messages.
+// The scales of `matrix` as fp32, as WeightScales wants them. `scale`: the file's entry, `data`: its bytes, unaligned. An error
+// where type, shape or values are not what `kind` calls for; `source` stands in messages.
 Result<std::vector<float>> read_fp8_scales(
     Fp8Scales kind, const Tensor& matrix, const TensorEntry& scale, const std::byte* data, std::string_view source);
 

@@ -11,6 +11,7 @@ namespace hunch {
 namespace {
 
 using namespace tiny;
+using enum Fp8Scales;
 
 using nlohmann::json;
 
@@ -41,16 +42,16 @@ class Fp8Folder : public testing::Test {
       if (!fp8) continue;
       const int64_t rows = (shape[0] + 127) / 128, columns = (shape[1] + 127) / 128;
       Part scale{name.substr(0, name.size() - 6) + suffix, scale_dtype, {}, {}};
-      if (kind == Fp8Scales::Rows) scale.shape = {shape[0], 1};
-      if (kind == Fp8Scales::Blocks) scale.shape = {rows, columns};
+      if (kind == Rows) scale.shape = {shape[0], 1};
+      if (kind == Blocks) scale.shape = {rows, columns};
       std::vector<float> scales;
       for (size_t i = 0; i < elements(scale.shape); ++i) scales.push_back(std::ldexp(float(i % 50 + 1), -6));
       scale.data = encoded(scale_dtype == "F32" ? DType::F32 : DType::BF16, scales);
       parts.push_back(scale);
     }
   }
-  void make_blocks() { make(Fp8Scales::Blocks, "weight_scale_inv", "F32"), config["quantization_config"] = kBlocks; }
-  void make_matrix() { make(Fp8Scales::Matrix, "weight_scale", "F32"), config["quantization_config"] = kMatrix; }
+  void make_blocks() { make(Blocks, "weight_scale_inv", "F32"), config["quantization_config"] = kBlocks; }
+  void make_matrix() { make(Matrix, "weight_scale", "F32"), config["quantization_config"] = kMatrix; }
   Result<std::unique_ptr<Checkpoint>> open() {
     file = file_of(parts);
     return test::opened(file, config);
@@ -83,11 +84,9 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
   };
   json structured = float8("block");
   structured["block_structure"] = {128, 128};
-  const Spelling spellings[] = {{Fp8Scales::Blocks, "weight_scale_inv", "F32", kBlocks},
-      {Fp8Scales::Blocks, "weight_scale_inv", "BF16", kBlocks}, {Fp8Scales::Matrix, "weight_scale", "F32", kMatrix},
-      {Fp8Scales::Matrix, "weight_scale", "F32", compressed(float8("tensor"))},
-      {Fp8Scales::Rows, "weight_scale", "BF16", compressed(float8("channel"))},
-      {Fp8Scales::Blocks, "weight_scale", "BF16", compressed(structured)}};
+  const Spelling spellings[] = {{Blocks, "weight_scale_inv", "F32", kBlocks}, {Blocks, "weight_scale_inv", "BF16", kBlocks},
+      {Matrix, "weight_scale", "F32", kMatrix}, {Matrix, "weight_scale", "F32", compressed(float8("tensor"))},
+      {Rows, "weight_scale", "BF16", compressed(float8("channel"))}, {Blocks, "weight_scale", "BF16", compressed(structured)}};
   for (const Spelling& spelling : spellings) {
     make(spelling.kind, spelling.suffix, spelling.dtype);
     config["quantization_config"] = spelling.config;
@@ -100,9 +99,7 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
       std::vector<float> out(kFfn);
       dequantise_row(*tensor, row, out.data());
       for (int64_t i = 0; i < kFfn; ++i) {
-        const int64_t index = spelling.kind == Fp8Scales::Rows ? row
-            : spelling.kind == Fp8Scales::Blocks               ? row / 128 * 2 + i / 128
-                                                               : 0;
+        const int64_t index = spelling.kind == Rows ? row : spelling.kind == Blocks ? row / 128 * 2 + i / 128 : 0;
         const float scale = std::ldexp(float(index % 50 + 1), -6);
         EXPECT_EQ(out[i], scale * f8_to_f32(uint8_t(codes.data[row * kFfn + i]))) << row << " " << i;
       }
@@ -161,10 +158,10 @@ TEST_F(Fp8Folder, ReadsScalesOfTheKvCacheByLayerAsPowersOfTwo) {
   put("model.layers.2.self_attn.v_scale", "F32", {}, 1);
   expect_error("scales a layer that this model has not");
   make_matrix();
-  parts.push_back({"model.layers.0.self_attn.v_scale", "F32", {2}, std::vector<std::byte>(8)});
+  parts.push_back({"model.layers.0.self_attn.v_scale", "F32", {2}, Bytes(8)});
   expect_error("a KV cache has one scale a layer");
   make_matrix();
-  parts.push_back({"model.layers.0.self_attn.v_scale", "F8_E4M3", {}, std::vector<std::byte>(1)});
+  parts.push_back({"model.layers.0.self_attn.v_scale", "F8_E4M3", {}, Bytes(1)});
   expect_error("must be F32, BF16 or F16");
 }
 
@@ -211,7 +208,7 @@ TEST_F(Fp8Folder, RefusesOtherQuantisationByName) {
       {packed, "pack-quantized is not supported"}, {mixed, "groups of layers with different ones"},
       {sparse, "sparse-24-bitmask is not supported"},
       {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}}, "config_groups: missing"}};
-  make(Fp8Scales::Matrix, "weight_scale", "F32");
+  make(Matrix, "weight_scale", "F32");
   for (const auto& [quantisation, words] : cases) {
     config["quantization_config"] = quantisation;
     expect_error(words);

@@ -1,5 +1,5 @@
-// GGUF structure. Order of the checks: a count is compared with what the rest of the file could hold before it is used, a length
-// with the rest of the file before it is skipped, an offset with the file before a span is made of it.
+// Order of the checks: a count is compared with what the rest of the file could hold before it is used, a length with the rest
+// before it is skipped, an offset with the file before a span is made of it.
 #include "checkpoint/gguf.h"
 
 #include <algorithm>

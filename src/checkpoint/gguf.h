@@ -1,6 +1,6 @@
 // GGUF (versions 2 and 3, little-endian): typed key-value metadata, tensor descriptions, aligned data. A GgufFile is a checked
 // index over borrowed bytes: counts are bounded by the file before anything is allocated, all arithmetic is checked, duplicate
-// keys and names, overlaps and gaps are refused. Used by Checkpoint::open, tests and the fuzz target.
+// keys and names, overlaps and gaps are refused. Used by Checkpoint::open.
 #pragma once
 
 #include <unordered_map>

@@ -1,17 +1,12 @@
 // The keys of a GGUF file: architecture, tokenizer, sampling defaults. Names and defaults are llama.cpp's.
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/deepseek_config.h"
 #include "checkpoint/nsa_config.h"
-#include "checkpoint/quote.h"
 
 namespace hunch {
 namespace {

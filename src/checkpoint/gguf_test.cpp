@@ -3,10 +3,8 @@
 
 #include <chrono>
 #include <cmath>
-#include <functional>
 
 #include "base/test_results.h"
-#include "checkpoint/config.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/tiny_model.h"
 
@@ -62,7 +60,7 @@ TEST(Gguf, OpensAModelWithShapeTensorsAndVocabulary) {
   EXPECT_EQ(c->tokenizer().tokens[7], "t7");
   EXPECT_EQ(c->tokenizer().merges, std::vector<std::string>{"t 1"});
   ASSERT_NE(c->find("blk.1.ffn_up.weight"), nullptr);
-  EXPECT_EQ(c->find("blk.1.ffn_up.weight")->shape, (std::vector<int64_t>{kFfn, kHidden}));
+  EXPECT_EQ(c->find("blk.1.ffn_up.weight")->shape, (Shape{kFfn, kHidden}));
   EXPECT_EQ(c->find("nothing"), nullptr);
   Bytes plain = file;
   put("rope.freq_base", -1, 'x')(plain);

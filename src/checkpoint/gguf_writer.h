@@ -1,8 +1,7 @@
-// GgufWriter: a GGUF v3 file, written to a temporary file beside its destination and renamed into place when complete, so that
-// no reader ever sees half of one. Order of use: add keys and tensors, begin, append all data, finish.
+// GgufWriter: a GGUF v3 file, written beside its destination and renamed into place when complete, so that nobody sees half of
+// one. Order of use: add keys and tensors, begin, append all data, finish.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/gguf.h"
 
 namespace hunch {

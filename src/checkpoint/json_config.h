@@ -1,11 +1,9 @@
 // JsonConfig: a configuration file with typed access by dotted key ("eagle_config.use_aux_hidden_state"). A null counts as
-// absent; a value of another type is an error that names the file, the key and both types. Used for drafters, whose keys differ
-// by publisher.
+// absent; another type is an error that names file, key and both types. Used for drafters, whose keys differ by publisher.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <vector>
 
 #include "base/failure.h"

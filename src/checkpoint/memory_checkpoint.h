@@ -1,8 +1,6 @@
 // Checkpoints over bytes that the caller holds: what fuzz targets and tests open, and the common path under Checkpoint::open.
 #pragma once
 
-#include "base/result.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 
 namespace hunch {

@@ -1,7 +1,6 @@
 // ModelInfo: the figures of `hunch info`: what a checkpoint weighs and from which context on its KV cache weighs more.
 #pragma once
 
-#include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 
 namespace hunch {

@@ -1,8 +1,7 @@
-// Models with natively trained sparse attention: their keys in config.json and in GGUF files, what makes them possible, and the
-// names that three publishers give to their tensors. docs/nsa.md lists all of them.
+// Models with natively trained sparse attention: their keys in config.json and GGUF files, what makes them possible, and three
+// publishers' names of their tensors. docs/nsa.md lists all of them.
 #pragma once
 
-#include "checkpoint/gguf.h"
 #include "checkpoint/gguf_writer.h"
 #include "checkpoint/json_config.h"
 #include "checkpoint/shape.h"

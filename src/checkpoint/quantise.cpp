@@ -174,8 +174,8 @@ GroupSums sum_group(const float* x, const float* w, float scale, float min) {
   return out;
 }
 
-// Weighted least squares of scale and min for the codes that several trial scales give; the best trial wins. For given codes c
-// the error sum w (scale c - min - x)^2 is quadratic in (scale, min): two normal equations.
+// Weighted least squares of scale and min for the codes of several trial scales; the best wins. For given codes c the error
+// sum w (scale c - min - x)^2 is quadratic in (scale, min): two normal equations.
 GroupFit fit_group(const float* x, const float* w) {
   float low = x[0], high = x[0];
   double w_sum = 0, x_sum = 0;

@@ -4,7 +4,6 @@
 //   MXFP4: 2^(e - 128) v, v twice the code's value
 #pragma once
 
-#include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 
 namespace hunch {

@@ -15,8 +15,8 @@ using namespace tiny;
 
 using enum DType;
 
-std::vector<std::byte> from_hex(const std::string& hex) {
-  std::vector<std::byte> out;
+Bytes from_hex(const std::string& hex) {
+  Bytes out;
   for (size_t i = 0; i < hex.size(); i += 2) out.push_back(std::byte(std::stoi(hex.substr(i, 2), nullptr, 16)));
   return out;
 }
@@ -32,7 +32,7 @@ double relative_rms(const std::vector<float>& x, DType dtype) {
 
 struct Recorded {
   DType dtype;
-  std::vector<std::byte> blocks;
+  Bytes blocks;
   std::vector<float> values;
 };
 std::vector<Recorded> recorded(const char* which) {

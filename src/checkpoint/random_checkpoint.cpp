@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/failure.h"
 #include "checkpoint/config.h"
 #include "checkpoint/expert_tensors.h"
 

@@ -1,8 +1,7 @@
-// A model of a known shape without a file: its weights are random, made by the backend from a seed where they are needed. For
-// measurements, whose times do not depend on what the weights say. It has no tokenizer.
+// A model of a known shape without file or tokenizer: random weights, made by the backend from a seed where they are needed. For
+// measurements, whose times do not depend on them.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/checkpoint.h"
 
 namespace hunch {

@@ -1,5 +1,5 @@
-// safetensors: an 8-byte header length, a JSON header, the data. The header is checked whole before anything is used: every
-// tensor inside the file, sizes equal to shape times element, no holes, no overlaps, no trailing bytes, no duplicate names.
+// safetensors: an 8-byte header length, a JSON header, the data. The header is checked whole before anything is used: tensors
+// inside the file, sizes equal to shape times element, no holes, overlaps, trailing bytes or duplicate names.
 #pragma once
 
 #include "base/result.h"
@@ -14,7 +14,7 @@ Result<std::vector<TensorEntry>> parse_safetensors(
     FileBytes file, std::string_view file_name, IntegerTensors integers = IntegerTensors::Refuse);
 
 // Hugging Face's name to the canonical one: "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight". Empty for buffers
-// that carry no weights (rotary inv_freq). Unknown names are an error that names them.
+// without weights (rotary inv_freq). Unknown names are an error.
 Result<std::string> canonical_name(std::string_view hf_name);
 
 }

@@ -1,5 +1,5 @@
-// ModelShape: everything about a model's architecture that is not a weight. Filled from config.json or from GGUF keys by
-// checkpoint/config.cpp, validated there (ranges, divisibility), read by model/families/ and by `hunch info`.
+// ModelShape: everything about a model's architecture that is not a weight. Filled from config.json or GGUF keys and validated by
+// checkpoint/config.cpp, read by model/families/ and `hunch info`.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // The experts of gpt-oss folders: codes and scales apart, gate and up in turns, and what does not fit.
 #include "checkpoint/split_experts.h"
 
-#include "checkpoint/quantise.h"
 #include "checkpoint/test_configs.h"
 
 namespace hunch {
@@ -84,7 +83,7 @@ TEST(SplitExperts, RowsOfGateAndUpTakeTurns) {
       const Tensor* tensor = c.find(fmt::format("blk.0.ffn_{}.{}.weight", kind.ours, e));
       ASSERT_NE(tensor, nullptr);
       EXPECT_EQ(tensor->dtype, DType::MXFP4);
-      EXPECT_EQ(tensor->shape, (std::vector<int64_t>{kind.rows, kind.columns}));
+      EXPECT_EQ(tensor->shape, (Shape{kind.rows, kind.columns}));
       EXPECT_EQ(tensor->bytes, size_t(kind.rows * kind.columns / 32 * 17));
       for (int64_t r = 0; r < kind.rows; ++r) {
         const int64_t row = (e * kind.rows + r) * kind.step + kind.part;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/test_results.h"
-#include "checkpoint/config.h"
 #include "checkpoint/memory_checkpoint.h"
 #include "checkpoint/tiny_model.h"
 

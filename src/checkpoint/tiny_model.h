@@ -1,9 +1,6 @@
 // Tiny random models in both formats, for tests: 2 layers, 4 heads of 8 over 2 KV heads, vocabulary 40.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/gguf_writer.h"

@@ -1,7 +1,6 @@
 // tokenizer.json to the columns of GGUF's `tokenizer.ggml.*`: byte-level BPE with a pre-tokeniser that has a name there.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/checkpoint.h"
 
 namespace hunch {
@@ -11,8 +10,8 @@ struct GgufTokenizer {
   std::optional<int32_t> padding_id;
 };
 
-// `hf`: from a Hugging Face folder. Ids that the tokenizer does not use up to `vocab_size` become unused tokens. Errors: no
-// tokenizer.json, not byte-level BPE, a pre-tokeniser without a GGUF name, ids outside the vocabulary or given twice.
+// `hf`: from a Hugging Face folder. Ids up to `vocab_size` that it does not use become unused tokens. Errors: no tokenizer.json,
+// not byte-level BPE, a pre-tokeniser without a GGUF name, ids outside the vocabulary or given twice.
 Result<GgufTokenizer> gguf_tokenizer(const TokenizerSource& hf, int64_t vocab_size, std::string_view source);
 
 }

@@ -1,6 +1,5 @@
-// hunch audit: one request, decoded plainly and with speculation under rule `match`. The two streams must be equal; where they
-// are not, this names the first token that differs. Exit code 0 equal, 1 different.
-#include "base/failure.h"
+// hunch audit: one request, decoded plainly and with speculation under rule `match`. Exit code 0: the streams are equal; 1: they
+// are not, and the first token that differs is named.
 #include "cli/bench.h"
 #include "cli/generating.h"
 #include "cli/report.h"

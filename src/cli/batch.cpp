@@ -1,5 +1,4 @@
 // hunch batch: a file of requests, many at once, to a file of answers. Interrupted runs go on where they stopped.
-#include <fmt/format.h>
 
 #include "cli/batch_run.h"
 #include "cli/chat_form.h"
@@ -100,9 +99,7 @@ Result<int> batch_command(Arguments arguments) {
   set.toggle({"--stats"}, "end with statistics on stderr", flags.stats);
   add_chat_template_flags(set, flags.chat_template);
   add_serving_flags(set, flags.serving);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
+  add_generating_flags(set, flags);
   add_foreign_flags(set);
   if (const auto ended = parsed(set, arguments)) return *ended;
   return batch(flags, set);

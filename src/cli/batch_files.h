@@ -58,8 +58,8 @@ class BatchInput {
 // Answers, one line each, in a file or on the standard output ("-"). A file that is there is continued: see answered_*.
 class BatchOutput {
  public:
-  // Reads what an earlier run left. A last line without its end is cut off. Errors: a file that is no output of hunch batch (it
-  // is left as it is), one that is also the input, one that another run writes.
+  // Reads what an earlier run left; a last line without its end is cut off. Errors: no output of hunch batch (left as it is),
+  // also the input, written by another run.
   static Result<std::unique_ptr<BatchOutput>> open(const std::string& path, const BatchInput& input);
   ~BatchOutput();
   BatchOutput(const BatchOutput&) = delete;

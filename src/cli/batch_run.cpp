@@ -1,7 +1,6 @@
 #include "cli/batch_run.h"
 
 #include "api/prepare.h"
-#include "base/failure.h"
 #include "engine/parts.h"
 
 namespace hunch {

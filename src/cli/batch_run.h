@@ -4,14 +4,11 @@
 #include <list>
 
 #include "api/batch_answer.h"
-#include "api/batch_line.h"
 #include "api/chat_prompts.h"
 #include "base/clock.h"
-#include "base/result.h"
 #include "cli/batch_files.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 

@@ -1,12 +1,9 @@
-// hunch bench: llama-bench's tests with its flags, names and columns, so that a command line and a script carry over. Prompts and
-// tokens are random, sampling is outside of the timing, one warm-up run goes before the repetitions. With --spec and a prompt
-// file each generation test has a second row: the same text continued with speculation, run in turn with plain decoding.
+// hunch bench: llama-bench's tests with its flags, names and columns, so that command lines and scripts carry over. Prompts and
+// tokens are random, sampling is not timed, a warm-up run goes before the repetitions. With --spec and a prompt file each
+// generation test has a second row: the text continued with speculation, in turn with plain decoding.
 #include "cli/bench.h"
 
 #include "api/answer_json.h"
-#include "base/clock.h"
-#include "base/failure.h"
-#include "base/random.h"
 #include "cli/generating.h"
 #include "cli/report.h"
 #include "engine/approximation.h"
@@ -38,6 +35,10 @@ struct LlamaFlags {
   std::string device = "cpu", isa;
   SpeculationFlags speculation;
 };
+
+std::vector<int64_t> or_default(const std::vector<int64_t>& list, int64_t value) {
+  return list.empty() ? std::vector{value} : list;
+}
 
 // Comma-separated words, added to `target`.
 FlagSet::Set words(std::vector<std::string>& target) {
@@ -151,14 +152,14 @@ class LlamaBench {
     return out;
   }
 
-  std::vector<int64_t> depths() const { return flags_.depths.empty() ? std::vector<int64_t>{0} : flags_.depths; }
+  std::vector<int64_t> depths() const { return or_default(flags_.depths, 0); }
 
   // llama-bench's order: all prompts, all generations, all pairs.
   std::vector<BenchTest> tests_at(int64_t depth) const {
     std::vector<BenchTest> out;
-    for (int64_t n : flags_.prompts.empty() ? std::vector<int64_t>{512} : flags_.prompts)
+    for (int64_t n : or_default(flags_.prompts, 512))
       if (n > 0) out.push_back({n, 0, depth});
-    for (int64_t n : flags_.gens.empty() ? std::vector<int64_t>{128} : flags_.gens)
+    for (int64_t n : or_default(flags_.gens, 128))
       if (n > 0) out.push_back({0, n, depth});
     for (const auto& [prompt, gen] : flags_.pairs)
       if (prompt + gen > 0) out.push_back({prompt, gen, depth});
@@ -316,9 +317,6 @@ Result<std::vector<Setting>> settings_of(const LlamaFlags& flags) {
     models.push_back(std::move(model));
   }
   if (types.empty()) types.emplace_back();
-  const auto or_default = [](const std::vector<int64_t>& list, int64_t value) {
-    return list.empty() ? std::vector{value} : list;
-  };
   std::vector<Setting> out;
   for (const std::string& model : models)
     for (int64_t batch : or_default(flags.batches, 2048))
@@ -396,7 +394,7 @@ void add_format_flag(FlagSet& set, bool& json) {
 }
 
 Result<int> bench_command(Arguments arguments) {
-  constexpr std::pair<std::string_view, Result<int> (*)(Arguments)> kOthers[] = {{"accept", bench_accept_command},
+  constexpr std::pair<std::string_view, CommandFunction*> kOthers[] = {{"accept", bench_accept_command},
       {"batch", bench_batch_command}, {"breakeven", bench_breakeven_command}, {"kernels", bench_kernels_command},
       {"prefill", bench_prefill_command}, {"rounds", bench_rounds_command}, {"passes", bench_passes_command},
       {"ssv", bench_ssv_command}};

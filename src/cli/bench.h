@@ -1,7 +1,5 @@
-// hunch bench and its parts. bench.cpp: llama-bench's tests; bench_batch.cpp: many requests at once; bench_accept.cpp: acceptance
-// over a prompt file; bench_breakeven.cpp: the acceptance that pays; bench_rounds.cpp: whole rounds at a
-// given acceptance, kernels alone; bench_prefill.cpp: long prompts; `bench passes`: bench_sections.cpp (flags, tables),
-// bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
+// What the parts of hunch bench share. bench.cpp: llama-bench's tests; bench_rounds.cpp: rounds, and kernels; `bench passes`:
+// bench_sections.cpp (flags, tables), bench_passes.cpp (passes), bench_requests.cpp (whole requests and processes).
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -89,13 +87,7 @@ void add_random_flags(FlagSet& set, ModelFlags& flags);
 // -o md|json.
 void add_format_flag(FlagSet& set, bool& json);
 
-Result<int> bench_accept_command(Arguments);
-Result<int> bench_breakeven_command(Arguments);
-Result<int> bench_batch_command(Arguments);
-Result<int> bench_rounds_command(Arguments);
-Result<int> bench_kernels_command(Arguments);
-Result<int> bench_prefill_command(Arguments);
-Result<int> bench_passes_command(Arguments);
-Result<int> bench_ssv_command(Arguments);
+CommandFunction bench_accept_command, bench_breakeven_command, bench_batch_command, bench_rounds_command, bench_kernels_command,
+    bench_prefill_command, bench_passes_command, bench_ssv_command;
 
 }

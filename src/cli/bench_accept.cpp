@@ -1,8 +1,7 @@
 // hunch bench accept FILE: how many tokens a round emits, by policy, ratio and context, over a file of prompts (bench_prompts.h).
-// Figures are means over prompts, as the published tables of such policies are; with them goes how often each position was
-// reached and kept, of which tokens a round follow for any shorter chain.
+// Figures are means over prompts, as in published tables; beside them stands how often each position was reached and kept, of
+// which tokens a round follow for any shorter chain.
 #include "api/drafter_paths.h"
-#include "api/speculation_settings.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/generating.h"
@@ -98,7 +97,7 @@ class Accept {
   }
 
  private:
-  // Prompts outside, policies inside: a prompt is prefilled once and its entries are reused by every run over it.
+  // Prompts outside, policies inside: a prompt is prefilled once.
   Status cells(int64_t context, const std::vector<BenchPrompt>& prompts) {
     std::vector<Cell> out;
     for (const std::string& policy : flags_.policies)

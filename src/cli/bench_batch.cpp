@@ -1,9 +1,7 @@
-// hunch bench batch: throughput when many requests run at once, plainly and with speculation: llama-batched-bench's question, put
-// to the scheduler that serves. All requests of a level are handed in together; each has a text of its own unless
-// --shared-prompt. With --prompts they continue the prompts of a file, prefilled before: real acceptance, and decoding alone.
+// hunch bench batch: throughput of many requests at once, plainly and with speculation: llama-batched-bench's question, put to
+// the scheduler that serves. Requests of a level are handed in together, each with a text of its own unless --shared-prompt. With
+// --prompts they continue the prompts of a file, prefilled before: real acceptance, and decoding alone.
 #include "api/answer_json.h"
-#include "base/clock.h"
-#include "base/failure.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"
 #include "cli/generating.h"
@@ -204,8 +202,7 @@ class BatchBench {
       extra["decode_speedup"] = mean_and_deviation(all.decode_gains).mean;
       extra["samples_decode_speedup"] = all.decode_gains;
     }
-    // A row is one level: its speed counts generated tokens of all requests over the time from the first request to the last
-    // token.
+    // A row is one level: generated tokens of all requests over the time from the first request to the last token.
     ordered_json row = bench_row(fields_, {prompt, gen, 0}, all.ns, extra);
     const auto speed = mean_and_deviation(all.speeds);
     row["test"] = fmt::format("{}x pp{}+tg{}", parallel, prompt, gen);

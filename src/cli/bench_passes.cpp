@@ -1,9 +1,7 @@
-// Sections of hunch bench passes that time single passes over a cache filled to a depth; declared in bench.h.
-#include <fmt/format.h>
+// Sections of hunch bench passes that time single passes over a cache filled to a depth.
 
 #include "cli/bench.h"
 #include "engine/bench.h"
-#include "engine/plan.h"
 
 namespace hunch {
 namespace {

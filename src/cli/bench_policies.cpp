@@ -1,9 +1,6 @@
 // Ways to guess by name, for hunch bench accept: policies of `self` as the reference study names them, and other methods.
-// Declared in bench.h.
 #include <fmt/ranges.h>
 
-#include "api/values.h"
-#include "base/failure.h"
 #include "checkpoint/drafter_method.h"
 #include "cli/bench.h"
 #include "engine/defaults.h"

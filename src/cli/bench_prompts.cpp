@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/failure.h"
 #include "cli/request_flags.h"
 
 namespace hunch {

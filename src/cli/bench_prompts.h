@@ -2,7 +2,6 @@
 // `context` (a length class, say 28672) and `id`.
 #pragma once
 
-#include "base/result.h"
 #include "text/tokenizer.h"
 
 namespace hunch {

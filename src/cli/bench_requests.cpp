@@ -1,4 +1,4 @@
-// Sections of hunch bench that time whole requests and whole processes; declared in bench.h.
+// Sections of hunch bench passes that time whole requests and processes.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "base/failure.h"
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 

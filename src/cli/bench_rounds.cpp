@@ -1,9 +1,8 @@
-// hunch bench rounds: plain steps and whole rounds of drafts and verification, several requests at a context filled with noise,
-// on a model file or on random weights of a known shape. Acceptance is given on the command line, so every line says "synthetic".
+// hunch bench rounds: plain steps and whole rounds of drafts and verification, of several requests in a context of noise, on a
+// model file or random weights of a known shape. Acceptance is given, not found, so every line says "synthetic".
 // hunch bench kernels: kernels of a device alone against what its memory gives.
 #include <fmt/ranges.h>
 
-#include "base/failure.h"
 #include "checkpoint/random_checkpoint.h"
 #include "cli/bench.h"
 #include "cli/generating.h"

@@ -5,7 +5,6 @@
 
 #include <ctime>
 
-#include "base/failure.h"
 #include "base/machine.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"

@@ -1,11 +1,9 @@
-// Rows of figures under llama-bench's names, and the four formats they are printed in. A row is a JSON object; Markdown and CSV
-// are made from it, so that no two formats can disagree. Used by hunch bench and hunch bench batch; hunch report reads them back.
+// Rows of figures under llama-bench's names in four formats. A row is a JSON object; Markdown and CSV are made from it, so that
+// no two formats can disagree. Used by hunch bench and hunch bench batch; hunch report reads them back.
 #pragma once
 
 #include <nlohmann/json.hpp>
 
-#include "api/values.h"
-#include "base/result.h"
 #include "cli/flags.h"
 #include "hunch/hunch.h"
 

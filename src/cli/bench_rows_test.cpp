@@ -11,15 +11,16 @@ namespace {
 
 using nlohmann::ordered_json;
 using test::expect_part;
+using Numbers = std::vector<int64_t>;
 
-std::vector<int64_t> ranges(std::string_view text) { return parse_ranges("-d", text, {0, 1e6}).value(); }
+Numbers ranges(std::string_view text) { return parse_ranges("-d", text, {0, 1e6}).value(); }
 
 TEST(BenchRows, ReadsListsAndRangesAsLlamaBenchDoes) {
-  EXPECT_EQ(ranges("512"), (std::vector<int64_t>{512}));
-  EXPECT_EQ(ranges("0,4096"), (std::vector<int64_t>{0, 4096}));
-  EXPECT_EQ(ranges("1-4"), (std::vector<int64_t>{1, 2, 3, 4}));
-  EXPECT_EQ(ranges("1-9+4,64"), (std::vector<int64_t>{1, 5, 9, 64}));
-  EXPECT_EQ(ranges("128-1024*2"), (std::vector<int64_t>{128, 256, 512, 1024}));
+  EXPECT_EQ(ranges("512"), (Numbers{512}));
+  EXPECT_EQ(ranges("0,4096"), (Numbers{0, 4096}));
+  EXPECT_EQ(ranges("1-4"), (Numbers{1, 2, 3, 4}));
+  EXPECT_EQ(ranges("1-9+4,64"), (Numbers{1, 5, 9, 64}));
+  EXPECT_EQ(ranges("128-1024*2"), (Numbers{128, 256, 512, 1024}));
 }
 
 TEST(BenchRows, RefusesRangesThatEndNowhere) {
@@ -30,11 +31,11 @@ TEST(BenchRows, RefusesRangesThatEndNowhere) {
 }
 
 TEST(BenchRows, ListsReplaceOrAdd) {
-  std::vector<int64_t> target{7};
+  Numbers target{7};
   EXPECT_TRUE(add_ranges(target, {0, 9})("-d", "1-2").ok());
-  EXPECT_EQ(target, (std::vector<int64_t>{7, 1, 2}));
+  EXPECT_EQ(target, (Numbers{7, 1, 2}));
   EXPECT_TRUE(set_ranges(target, {0, 9})("-d", "3").ok());
-  EXPECT_EQ(target, (std::vector<int64_t>{3}));
+  EXPECT_EQ(target, (Numbers{3}));
   EXPECT_FALSE(set_ranges(target, {0, 9})("-d", "10").ok());
 }
 

@@ -1,5 +1,4 @@
-// hunch bench passes: flags, the sequence of sections, tables. The ceiling is measured in the same run, since it moves with the
-// neighbours.
+// hunch bench passes: flags, the sequence of sections, tables. The ceiling is measured in the same run: it moves with neighbours.
 #include "cli/bench.h"
 
 #include <fmt/ranges.h>

@@ -1,8 +1,6 @@
 // hunch bench ssv: what the precision classes of a model with natively trained sparse attention cost and save (docs/nsa.md).
-// Facts asked of record books, greedily: speed, agreement with the exact stream and right answers by class; the same by rows that
-// share a choice and by traversal; and the share of attention's time that choosing blocks takes. One JSON object.
-#include "base/clock.h"
-#include "base/failure.h"
+// Facts asked of record books, greedily: speed, agreement with the exact stream and right answers by class, by rows that share a
+// choice and by traversal; and the share of attention's time that choosing blocks takes.
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"

@@ -1,16 +1,14 @@
 // Calibration of sparse verification: exact passes over texts, watched (engine/verify_calibration.h). For `hunch tune`.
 #pragma once
 
-#include <atomic>
 #include <nlohmann/json.hpp>
 
 #include "engine/parts.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 
-// Watches the last kWatched rows of every text in checks of `rows` rows, and writes `path`. anchors: at most so many; 0: half of
-// the layers. Texts no longer than the dense length tell nothing of blocks. Returns what was found, for a report.
+// Watches the last kWatched rows of every text in checks of `rows` rows, writes `path`, and returns what was found. anchors: at
+// most so many; 0: half of the layers. Texts no longer than the dense length tell nothing of blocks.
 inline constexpr int64_t kWatched = 128;
 Result<nlohmann::ordered_json> calibrate_verify(EngineParts&, const std::vector<Tokens>& texts, const SparseVerification&,
     int rows, int anchors, const std::string& path, const std::atomic<bool>* interrupted);

@@ -142,9 +142,7 @@ Result<int> chat_command(Arguments arguments) {
   set.group("Chat");
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn", flags.system);
   add_chat_template_flags(set, flags.chat_template);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
+  add_generating_flags(set, flags);
   set.group("Output");
   set.toggle({"--stats"}, "statistics on stderr after every answer", flags.stats);
   set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));

@@ -1,7 +1,6 @@
 // See chat_form.h.
 #include "cli/chat_form.h"
 
-#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {

@@ -2,8 +2,6 @@
 // batch and serve.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include "cli/request_flags.h"
 #include "text/chat.h"
 #include "text/chat_renderer.h"
@@ -17,8 +15,8 @@ Result<nlohmann::ordered_json> chat_template_kwargs(const ChatTemplateFlags& fla
 
 class ChatForm {
  public:
-  // The template of the flags, else the engine's. The engine must outlive the form. Errors: none there, one that cannot be read
-  // or is not supported, kwargs that are no object or set what the program sets.
+  // The template of the flags, else the engine's. The engine must outlive the form. Errors: none there, one not readable or
+  // supported, kwargs that are no object or set what the program sets.
   static Result<ChatForm> make(const Engine& engine, const ChatTemplateFlags& flags);
 
   // The prompt of a conversation that the model is to go on with.

@@ -3,13 +3,11 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "api/nearest.h"
 #include "backend/backend.h"
 #include "backend/isas.h"
-#include "base/failure.h"
 #include "cli/request_flags.h"
 #include "text/excerpt.h"
 

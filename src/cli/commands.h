@@ -11,30 +11,19 @@ namespace hunch {
 class FlagSet;
 using Arguments = std::span<const std::string>;  // behind the subcommand's name
 
+// The exit code: 0, 1 failure, 2 usage, 130 and 143 interrupted; an Error is printed for it.
+using CommandFunction = Result<int>(Arguments);
+
 struct Command {
   std::string_view name, about;
-  Result<int> (*run)(Arguments);  // the exit code: 0, 1 failure, 2 usage, 130 and 143 interrupted; an Error is printed for it
+  CommandFunction* run;
 };
 
 std::span<const Command> commands();
 
-Result<int> run_command(Arguments);
-Result<int> chat_command(Arguments);
-Result<int> batch_command(Arguments);
-Result<int> serve_command(Arguments);
-Result<int> demo_command(Arguments);
-Result<int> audit_command(Arguments);
-Result<int> bench_command(Arguments);
-Result<int> tune_command(Arguments);
-Result<int> eval_command(Arguments);
-Result<int> report_command(Arguments);
-Result<int> info_command(Arguments);
-Result<int> quantize_command(Arguments);
-Result<int> tokenize_command(Arguments);
-Result<int> detokenize_command(Arguments);
-Result<int> doctor_command(Arguments);
-Result<int> completion_command(Arguments);
-Result<int> man_command(Arguments);
+CommandFunction run_command, chat_command, batch_command, serve_command, demo_command, audit_command, bench_command, tune_command,
+    eval_command, report_command, info_command, quantize_command, tokenize_command, detokenize_command, doctor_command,
+    completion_command, man_command;
 
 // Parses; what a command ends with at once: an error, or the exit code of its printed help. Nothing: it goes on.
 std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments);

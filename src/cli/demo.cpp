@@ -1,6 +1,5 @@
 // hunch demo: a long record book with facts hidden in it. The same request runs three ways: plainly, with self-speculation
 // (equal, and faster), and with sparse attention alone, unchecked (fast, and forgetful).
-#include <algorithm>
 
 #include "cli/bench.h"
 #include "cli/demo_book.h"

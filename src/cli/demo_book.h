@@ -1,8 +1,7 @@
-// A record book with facts all over it, made deterministically from templates: the prompts of `hunch demo` and the end-to-end
-// rows of `hunch bench`. The shipped model was trained to look things up in texts of this kind.
+// A record book with facts all over it, made from templates: the prompts of `hunch demo` and the end-to-end rows of `hunch
+// bench`. The shipped model was trained to look things up in such texts.
 #pragma once
 
-#include "base/result.h"
 #include "text/tokenizer.h"
 
 namespace hunch {

@@ -1,5 +1,5 @@
-// hunch doctor: what this machine offers, what limits it, and what to set. Looks only; measures one thing, how fast memory is
-// read, because that is what decoding a long context is bound by.
+// hunch doctor: what this machine offers, what limits it, and what to set. Measures only how fast memory is read, which bounds
+// the decoding of a long context.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,7 +11,6 @@
 #include "backend/isas.h"
 #include "base/clock.h"
 #include "base/machine.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/model_info.h"
 #include "cli/commands.h"
 #include "cli/report.h"
@@ -22,8 +21,8 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
-// Bytes a second that `threads` read together: the best of several sweeps over a buffer that no cache holds. The sum goes into
-// the checksum of the outcome, so that no compiler leaves the reading out.
+// Bytes a second that `threads` read together: the best of several sweeps over a buffer that no cache holds. The sum is used, so
+// that no compiler leaves the reading out.
 double read_bandwidth(int threads, int64_t bytes) {
   const int64_t words = bytes / int64_t(sizeof(uint64_t)) / threads;
   std::vector<std::vector<uint64_t>> parts(threads);

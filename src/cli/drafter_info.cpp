@@ -1,7 +1,5 @@
 #include "cli/drafter_info.h"
 
-#include <fmt/format.h>
-
 #include "draft/drafter_shape.h"
 
 namespace hunch {

@@ -1,15 +1,13 @@
 // DrafterInfo: a learned drafter's sizes, whatever its publisher calls them, for `hunch info`.
 #pragma once
 
-#include "base/result.h"
 #include "checkpoint/drafter_file.h"
-#include "checkpoint/shape.h"
 
 namespace hunch {
 
-// Which of the target's residual streams an EAGLE-3 layer reads: after these layers, counted from 0. Configurations of SGLang and
-// SpecForge (`eagle_config.eagle_aux_hidden_state_layer_ids`) list the layers whose output it is, those of vLLM and speculators
-// (`eagle_aux_hidden_state_layer_ids`) the layers whose input it is, one more.
+// Which of the target's residual streams an EAGLE-3 layer reads: after these layers, from 0. SGLang and SpecForge
+// (`eagle_config.eagle_aux_hidden_state_layer_ids`) list the layers whose output it is, vLLM and speculators
+// (`eagle_aux_hidden_state_layer_ids`) those whose input it is, one more.
 struct FeatureTaps {
   enum class Convention { Default, Outputs, Inputs } convention = Convention::Default;
   std::vector<int> outputs;  // as "output of layer"; empty for Default, which depends on the target's depth

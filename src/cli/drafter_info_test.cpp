@@ -10,24 +10,26 @@
 namespace hunch {
 namespace {
 
+using namespace tiny;
+
 using nlohmann::json;
 
 class DrafterInfoTest : public test::FolderTest {
  protected:
-  Result<DrafterInfo> described(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
+  Result<DrafterInfo> described(const json& config, const std::vector<NamedShape>& tensors = eagle3_tensors()) {
     put("config.json", config.dump());
-    put("model.safetensors", tiny::drafter_safetensors(tensors));
+    put("model.safetensors", drafter_safetensors(tensors));
     HUNCH_TRY(const auto file, DrafterFile::open(folder_));
     return describe_drafter(*file);
   }
-  DrafterInfo shape_of(const json& config, const std::vector<tiny::NamedShape>& tensors = tiny::eagle3_tensors()) {
+  DrafterInfo shape_of(const json& config, const std::vector<NamedShape>& tensors = eagle3_tensors()) {
     return test::good(described(config, tensors));
   }
   void expect_error(const json& config, std::string_view words) { test::expect_error(described(config), words); }
 };
 
 TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
-  json config = tiny::eagle3_config();
+  json config = eagle3_config();
   const json nested = {{"eagle_aux_hidden_state_layer_ids", {1, 11, 21}}};
   const auto expect_taps = [&](FeatureTaps::Convention convention) {
     const auto taps = shape_of(config).taps;
@@ -46,7 +48,7 @@ TEST_F(DrafterInfoTest, TapsAreOutputsWhoeverWroteThem) {
 }
 
 TEST_F(DrafterInfoTest, RopeStandsBesideItsScalingOrInsideOfIt) {
-  json config = tiny::eagle3_config();
+  json config = eagle3_config();
   config.erase("rms_norm_eps");
   config["rope_theta"] = 5000, config["rope_scaling"] = {{"type", "linear"}, {"factor", 4}};
   auto layer = *shape_of(config).layer;
@@ -60,7 +62,7 @@ TEST_F(DrafterInfoTest, RopeStandsBesideItsScalingOrInsideOfIt) {
 }
 
 TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
-  json config = tiny::eagle3_config();
+  json config = eagle3_config();
   config.erase("eagle_config");
   auto shape = shape_of(config);
   EXPECT_TRUE(shape.taps.outputs.empty());
@@ -68,26 +70,26 @@ TEST_F(DrafterInfoTest, UnsaidTapsAreTheDefault) {
 }
 
 TEST_F(DrafterInfoTest, AnEagle3LayerHasItsOwnSizesAndVocabulary) {
-  auto shape = shape_of(tiny::eagle3_config());
+  auto shape = shape_of(eagle3_config());
   ASSERT_TRUE(shape.layer);
   EXPECT_EQ(std::tie(shape.layer->heads, shape.hidden, shape.target_hidden, shape.vocab_size, shape.draft_vocab),
-      std::tuple(tiny::kHeads, tiny::kHidden, tiny::kHidden, tiny::kVocab, tiny::kDraftVocab));
+      std::tuple(kHeads, kHidden, kHidden, kVocab, kDraftVocab));
   EXPECT_FALSE(shape.norm_before_residual);
-  json config = tiny::eagle3_config();
+  json config = eagle3_config();
   config["draft_vocab_size"] = nullptr;
   config["target_hidden_size"] = 48;
   shape = shape_of(config);
-  EXPECT_EQ(std::tie(shape.draft_vocab, shape.target_hidden), std::tuple(tiny::kVocab, 48));
+  EXPECT_EQ(std::tie(shape.draft_vocab, shape.target_hidden), std::tuple(kVocab, 48));
 }
 
 TEST_F(DrafterInfoTest, SpeculatorsNestTheLayerAndNormaliseBeforeTheResidual) {
-  json layer = tiny::config("llama");
+  json layer = config("llama");
   layer["rope_theta"] = 5000;
   const json config = {{"speculators_model_type", "eagle3"}, {"draft_vocab_size", 20}, {"transformer_layer_config", layer}};
   auto shape = shape_of(config);
   ASSERT_TRUE(shape.layer);
   EXPECT_EQ(shape.layer->rope_theta, 5000);
-  EXPECT_EQ(shape.hidden, tiny::kHidden);
+  EXPECT_EQ(shape.hidden, kHidden);
   EXPECT_TRUE(shape.norm_before_residual);
 }
 
@@ -103,18 +105,18 @@ TEST_F(DrafterInfoTest, MedusaHeadsOfBothPublishers) {
 }
 
 TEST_F(DrafterInfoTest, WrongTypesAndSizesNameTheKey) {
-  json config = tiny::eagle3_config();
+  json config = eagle3_config();
   config["draft_vocab_size"] = "many";
   expect_error(config, "config.json: draft_vocab_size: must be a whole number, not a string");
   config["draft_vocab_size"] = 1 << 30;
   expect_error(config, "draft_vocab_size: 1073741824 is out of range");
-  config = tiny::eagle3_config();
+  config = eagle3_config();
   config["eagle_config"] = 7;
   expect_error(config, "config.json: eagle_config: must be an object, not a whole number");
   config.erase("eagle_config");
   config["eagle_aux_hidden_state_layer_ids"] = {0, 1, 2};
   expect_error(config, "eagle_aux_hidden_state_layer_ids: layer 0 is out of range, 1 to 1024");
-  config = tiny::eagle3_config();
+  config = eagle3_config();
   config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {1, "x"};
   expect_error(config, "must be a list of whole numbers, but holds a string");
 }

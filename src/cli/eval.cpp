@@ -1,8 +1,7 @@
 // hunch eval: what a model and a setting are worth, not how fast they are. `eval perplexity FILE`: the perplexity of a text by
-// length of context. `eval lookup`: the share of facts that the model finds in a record book of a given length. Both name the KV
-// type and the policy; a setting that is not lossless says so. `eval verify FILE`: what a sparse check changes (eval_verify.h).
+// length of context. `eval lookup`: the share of facts found in a record book of a given length. Both name KV type and policy,
+// and say what is not lossless. `eval verify FILE`: what a sparse check changes (eval_verify.h).
 #include "api/answer_json.h"
-#include "base/failure.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"
 #include "cli/demo_book.h"
@@ -57,8 +56,8 @@ class Eval {
   Eval(Engine& engine, const EvalFlags& flags, const SpeculationOptions& speculation)
       : engine_(engine), flags_(flags), speculation_(speculation) {}
 
-  // The text is cut into windows of `context` tokens; each window's second half is scored, so that every scored token has at
-  // least half a context before it (llama.cpp's convention for its perplexity tool).
+  // Of each window of `context` tokens the second half is scored, so that every scored token has at least half a context before
+  // it (llama.cpp's convention).
   Status perplexity() {
     HUNCH_TRY(const auto ids, read_tokens(engine_, *flags_.file));
     const int64_t length = std::ssize(ids);

@@ -1,8 +1,6 @@
 #include "cli/eval_verify.h"
 
 #include "api/answer_json.h"
-#include "base/clock.h"
-#include "base/failure.h"
 #include "cli/calibrate.h"
 #include "engine/approximation.h"
 #include "engine/token_run.h"

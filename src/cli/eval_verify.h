@@ -1,11 +1,9 @@
 // `hunch eval verify`: what a sparse check costs in quality, against the exact check of the same model, weights and kernels.
 #pragma once
 
-#include <atomic>
 #include <nlohmann/json.hpp>
 
 #include "engine/parts.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 

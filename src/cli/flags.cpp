@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
-#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -102,8 +101,8 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
   return taken;
 }
 
-// vLLM's dotted form of flags that take JSON: "--speculative-config.method ngram" is one key of it. All keys of a flag become one
-// value, behind the rest.
+// vLLM's dotted form of flags that take JSON: "--speculative-config.method ngram" is one key of it. They become one value, behind
+// the rest.
 std::vector<std::string> FlagSet::without_dots(std::span<const std::string> arguments) const {
   std::vector<std::string> out;
   std::map<std::string, nlohmann::ordered_json> whole;

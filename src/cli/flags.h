@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "api/values.h"
-#include "base/result.h"
 
 namespace hunch {
 
@@ -59,8 +58,8 @@ class FlagSet {
     value(std::move(names), value_name, std::move(help), stored(target, parse));
   }
 
-  // Flags of other programs, kept out of the help. `refuse`: they cannot be honoured, `reason` says what to do instead.
-  // `ignore`: harmless; the spelling is noted in ignored(). An optional value is taken where the next argument is in `values`.
+  // Flags of other programs, not in the help. `refuse`: `reason` says what to do instead. `ignore`: harmless; the spelling is
+  // noted in ignored(). An optional value is taken where the next argument is in `values`.
   enum class Arity { None, One, Optional };
   void refuse(Names names, std::string reason);
   void ignore(Names names, Arity arity, Names values = {});
@@ -68,8 +67,8 @@ class FlagSet {
   // An argument without a dash.
   void positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target);
 
-  // A usage error, or success; help_wanted() is then true if -h or --help was among the arguments, or --flag-names, by which
-  // shells complete: help() is then the listed names, one a line.
+  // A usage error, or success; help_wanted() is then true if -h or --help was given, or --flag-names, by which shells complete:
+  // help() is then the listed names, one a line.
   Status parse(std::span<const std::string> arguments);
   // What stands behind a flag; nothing: there is no such flag.
   std::optional<Arity> arity(std::string_view name) const;

@@ -10,6 +10,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // The flags of `hunch run`, parsed; keeps the error's message.
 struct Parsed : RunFlags {
   FlagSet set{"hunch run", "Runs."};
@@ -46,8 +48,8 @@ TEST(Flags, TakesOneStructureOfTheOutput) {
   EXPECT_EQ(regex.sampling.structured.kind, Kind::Regex);
   EXPECT_EQ(grammar.sampling.structured.kind, Kind::Grammar);
   EXPECT_EQ(request_of(grammar.sampling, {}).structured.text, "root ::= \"a\"");
-  test::expect_part(Parsed({"-j", "{}", "--regex", "a"}).message(), "given already");
-  test::expect_part(Parsed({"-j", "{"}).message(), "not valid JSON");
+  expect_part(Parsed({"-j", "{}", "--regex", "a"}).message(), "given already");
+  expect_part(Parsed({"-j", "{"}).message(), "not valid JSON");
   EXPECT_NE(Parsed({"--grammar-file", "/nowhere"}).message(), "");
 }
 
@@ -55,7 +57,7 @@ TEST(Flags, TakesWhatStandsBehindTwoDashesAsItIs) {
   FlagSet set("hunch x FILE", "Reads.");
   std::optional<std::string> file;
   set.positional("FILE", true, "a file", file);
-  test::expect_part(set.parse({}).error().message, "FILE is missing");
+  expect_part(set.parse({}).error().message, "FILE is missing");
   const std::string given[] = {"--", "-odd"};
   ASSERT_TRUE(set.parse(given).ok());
   EXPECT_EQ(file, "-odd");
@@ -126,7 +128,7 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
       {"-ngl", "99", "-fa", "-b", "2048", "-ub", "512", "--mlock", "--no-mmap", "-fa", "on", "--repeat-penalty", "1.0"});
   ASSERT_TRUE(harmless.status.ok()) << harmless.message();
   EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
-  test::expect_part(Parsed({"--samplers", "top_k"}).message(), "the order of processing is the same everywhere");
+  expect_part(Parsed({"--samplers", "top_k"}).message(), "the order of processing is the same everywhere");
   EXPECT_FALSE(Parsed({"--dry-multiplier", "0.8"}).status.ok());
   EXPECT_EQ(Parsed({"--typical", "0.9"}).message(), "--typical: not available yet; leave it out or at 1");
 }
@@ -136,11 +138,11 @@ TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {
   ASSERT_TRUE(dotted.status.ok()) << dotted.message();
   EXPECT_EQ(dotted.speculation.config, R"({"method":"ngram","num_speculative_tokens":4})");
   EXPECT_EQ(dotted.sampling.max_tokens, 3);
-  test::expect_part(Parsed({"--speculative-config.method"}).message(), "unknown flag");
+  expect_part(Parsed({"--speculative-config.method"}).message(), "unknown flag");
   const Parsed sglang(
       {"--speculative-algorithm", "NGRAM", "--speculative-num-steps", "5", "--kv-type", "f16", "--kv-cache-dtype", "auto"});
   ASSERT_TRUE(sglang.status.ok()) << sglang.message();
-  const auto options = test::good(resolve_speculation(sglang.speculation));
+  const auto options = good(resolve_speculation(sglang.speculation));
   EXPECT_EQ(std::tie(options.proposer, options.num_tokens), std::tuple("ngram", 5));
   EXPECT_EQ(sglang.model.key_dtype, std::nullopt);
 }
@@ -160,20 +162,20 @@ TEST(Flags, TakesPenaltiesAndBiases) {
 
 TEST(Flags, WantsOneTypeForKeysAndValues) {
   const Parsed p({"-m", "x", "-ctk", "f16", "-ctv", "f32"});
-  EXPECT_EQ(test::error_of(engine_options(p.model)),
+  EXPECT_EQ(error_of(engine_options(p.model)),
       "keys and values of the KV cache have one type here: -ctk f16 -ctv f32 do not agree; use --kv-type");
 }
 
 TEST(Flags, TakesTheTypesOfTheCacheAsVllmSpellsThem) {
   for (const auto& [given, meant] : {std::pair{"fp8", "fp8"}, {"fp8_e4m3", "fp8"}, {"bfloat16", "bf16"}, {"q8_0", "q8_0"}}) {
     const Parsed p({"-m", "x", "--kv-cache-dtype", given});
-    EXPECT_EQ(test::good(engine_options(p.model)).kv_dtype, meant);
+    EXPECT_EQ(good(engine_options(p.model)).kv_dtype, meant);
   }
 }
 
 TEST(Flags, WantsExactlyOnePrompt) {
   const auto message = [](std::vector<std::string> arguments) {
-    return test::error_of(prompt_text(Parsed(std::move(arguments)).prompt));
+    return error_of(prompt_text(Parsed(std::move(arguments)).prompt));
   };
   EXPECT_EQ(message({}), "no prompt: give the text with -p TEXT or a file with -f FILE (-f - reads the standard input)");
   EXPECT_EQ(message({"-p", "a", "-f", "b"}), "-p and -f exclude each other: the prompt comes from one of them");
@@ -192,7 +194,7 @@ TEST(Flags, HelpFitsAHundredColumns) {
     EXPECT_LE(end - at, 100u) << help.substr(at, end - at);
     at = end + 1;
   }
-  test::expect_part(help, "--speculative-config");
+  expect_part(help, "--speculative-config");
   EXPECT_EQ(help.find("-ngl"), help.npos);
 }
 

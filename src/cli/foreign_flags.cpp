@@ -1,6 +1,5 @@
-// llama.cpp's flags that mean nothing here, or nothing yet; declared in request_flags.h. A harmless one must not break a command
-// that people bring along, one that would change the text must not be swallowed.
-#include "base/failure.h"
+// llama.cpp's flags that mean nothing here, or nothing yet. A harmless one must not break a command that people bring along, one
+// that would change the text must not be swallowed.
 #include "cli/request_flags.h"
 
 namespace hunch {

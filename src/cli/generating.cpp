@@ -1,11 +1,9 @@
 // Loading and streaming. Escape codes are written where the colour changes, not around every token: logs stay readable.
 #include "cli/generating.h"
 
-#include "base/failure.h"
 #include "cli/interrupt.h"
 #include "engine/parts.h"
 #include "engine/plan.h"
-#include "text/grammar.h"
 
 namespace hunch {
 

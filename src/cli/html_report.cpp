@@ -1,12 +1,11 @@
-// Rows are recognised by their fields (bench_rows.h, eval.cpp, bench accept), never by file name. Numbers in files may be missing
-// or of another type: whatever is not a number is not drawn.
+// Rows are recognised by their fields (bench_rows.h, eval.cpp, bench accept), never by file name. What is not a number is not
+// drawn.
 #include "cli/html_report.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "base/failure.h"
 #include "cli/commands.h"
 #include "cli/plots.h"
 #include "cli/request_flags.h"

@@ -1,5 +1,5 @@
-// Ctrl-C and friends. Inside an InterruptScope the first SIGINT or SIGTERM asks the work to stop between passes; the second, or
-// the first outside of any scope, ends the program at once with 128 + the signal's number. SIGPIPE is ignored: writes report it.
+// Inside an InterruptScope the first SIGINT or SIGTERM asks the work to stop between passes; the second, or the first outside of
+// any scope, ends the program at once with 128 + the signal's number. SIGPIPE is ignored: writes report it.
 #pragma once
 
 #include <atomic>

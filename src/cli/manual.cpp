@@ -5,7 +5,6 @@
 #include <cctype>
 #include <sstream>
 
-#include "base/failure.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/terminal.h"

@@ -1,6 +1,6 @@
-// Plots as inline SVG text, without any library: lines over a numeric axis, and stacked bars. Colours are the page's CSS
-// variables
-// --c0 .. --c7, --ink, --faint and --grid, so that one picture serves light and dark pages. Used by hunch report.
+// Plots as inline SVG text: lines over a numeric axis, and stacked bars. Colours are the page's CSS variables --c0 .. --c7,
+// --ink,
+// --faint and --grid: one picture serves light and dark pages. Used by hunch report.
 #pragma once
 
 #include <string>

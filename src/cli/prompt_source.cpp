@@ -5,9 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/failure.h"
 #include "cli/chat_form.h"
-#include "text/tokenizer.h"
 #include "text/unicode.h"
 
 namespace hunch {

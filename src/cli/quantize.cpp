@@ -1,5 +1,4 @@
 // hunch quantize: any model that opens to one GGUF file in another encoding.
-#include "base/failure.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/drafter_file.h"
 #include "cli/commands.h"

@@ -2,7 +2,6 @@
 #include "cli/report.h"
 
 #include "api/answer_json.h"
-#include "backend/ops/kv.h"
 #include "engine/approximation.h"
 
 namespace hunch {

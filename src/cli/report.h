@@ -2,11 +2,9 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "api/json_text.h"
 #include "cli/terminal.h"
-#include "hunch/hunch.h"
 
 namespace hunch {
 

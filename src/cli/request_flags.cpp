@@ -1,11 +1,9 @@
-// Which flags there are, and the options they become. Ranges are stricter than llama.cpp's: a value that cannot be meant is an
-// error.
+// Ranges are stricter than llama.cpp's: a value that cannot be meant is an error.
 #include "cli/request_flags.h"
 
 #include <charconv>
 
 #include "backend/backend.h"
-#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -148,9 +146,7 @@ void add_output_flags(FlagSet& set, OutputFlags& flags) {
 
 void add_run_flags(FlagSet& set, RunFlags& flags) {
   add_prompt_flags(set, flags.prompt);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
+  add_generating_flags(set, flags);
   add_output_flags(set, flags.output);
   add_foreign_flags(set);
 }

@@ -1,5 +1,5 @@
-// The flags that the generating subcommands (run, chat, audit, demo, bench) share, and what they amount to: engine options,
-// prompt source, sampling, speculation, output. Names and defaults follow llama.cpp where it has one.
+// The flags that generating subcommands share, and what they amount to: engine options, prompt source, sampling, speculation,
+// output. Names and defaults follow llama.cpp where it has one.
 #pragma once
 
 #include "cli/speculation_flags.h"
@@ -65,6 +65,12 @@ void add_output_flags(FlagSet& set, OutputFlags& flags);
 // llama.cpp's flags that people type out of habit: harmless ones are ignored with one note, the others refused with a reason.
 void add_foreign_flags(FlagSet& set);
 void add_run_flags(FlagSet& set, RunFlags& flags);  // all of the above
+template <class Flags>
+void add_generating_flags(FlagSet& set, Flags& flags) {
+  add_model_flags(set, flags.model);
+  add_sampling_flags(set, flags.sampling);
+  add_speculation_flags(set, flags.speculation);
+}
 // The note on ignored flags, where there were any.
 void note_ignored(const FlagSet& set);
 

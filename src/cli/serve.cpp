@@ -1,11 +1,9 @@
-// hunch serve: models over HTTP. Loads them while the server already answers that it is not ready; everything else is in
-// src/server.
+// hunch serve: models over HTTP, loaded while the server (src/server) already answers that it is not ready.
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "api/chat_prompts.h"
-#include "base/failure.h"
 #include "cli/chat_form.h"
 #include "cli/commands.h"
 #include "cli/generating.h"
@@ -160,9 +158,7 @@ Result<int> serve_command(Arguments arguments) {
       "--config file, or in the environment as HUNCH_NAME_OF_FLAG.");
   add_serve_flags(set, flags.serve);
   add_serving_flags(set, flags.serving);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
+  add_generating_flags(set, flags);
   add_foreign_server_flags(set);
   add_foreign_flags(set);
   HUNCH_OK(parse_all(set, flags, arguments));

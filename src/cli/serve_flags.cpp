@@ -1,9 +1,5 @@
 #include "cli/serve_flags.h"
 
-#include <nlohmann/json.hpp>
-
-#include "base/failure.h"
-
 namespace hunch {
 namespace {
 

@@ -1,9 +1,6 @@
 // The flags of hunch serve that are the server's own, and those of other servers that people bring along. Used by serve.cpp.
 #pragma once
 
-#include <optional>
-#include <string>
-
 #include "cli/request_flags.h"
 #include "server/options.h"
 

@@ -1,7 +1,5 @@
 #include "cli/serving_flags.h"
 
-#include <fmt/format.h>
-
 #include "cli/terminal.h"
 
 namespace hunch {

@@ -1,5 +1,5 @@
-// Flags of the commands that run many requests at once: how many, how many rows a pass, whether beginnings are shared. Names are
-// vLLM's, aliases llama.cpp's.
+// Flags for many requests at once: how many, how many rows a pass, whether beginnings are shared. Names are vLLM's, aliases
+// llama.cpp's.
 #pragma once
 
 #include "cli/flags.h"

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
-#include "base/failure.h"
 #include "text/excerpt.h"
 
 namespace hunch {

@@ -1,13 +1,13 @@
-// Settings that stand elsewhere than on the command line: a configuration file and the environment, both as arguments of the same
-// flags. Used by hunch serve, which reads them in order of precedence: file, environment, command line.
+// Settings of a configuration file and of the environment, both as arguments of the command line's flags. Used by hunch serve,
+// which reads them in order of precedence: file, environment, command line.
 #pragma once
 
 #include "cli/flags.h"
 
 namespace hunch {
 
-// A JSON object, or the YAML that people write for it: `key: value` lines, and lists as `- value` lines below their key. Keys are
-// flags without their dashes, with - or _. Lists repeat their flag; objects go behind it as JSON; true and false are switches.
+// A JSON object, or YAML's `key: value` lines, with lists as `- value` lines below their key. Keys are flags without their
+// dashes, with - or _. Lists repeat their flag; objects go behind it as JSON; true and false are switches.
 Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std::string& path);
 Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path);
 

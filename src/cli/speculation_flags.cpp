@@ -1,7 +1,5 @@
 #include "cli/speculation_flags.h"
 
-#include "base/failure.h"
-
 namespace hunch {
 namespace {
 

@@ -1,5 +1,4 @@
-// The flags that say what the output must look like, declared in request_flags.h: llama.cpp's spellings where it has them.
-#include "base/failure.h"
+// The flags that say what the output must look like: llama.cpp's spellings where it has them.
 #include "cli/request_flags.h"
 #include "text/grammar_check.h"
 

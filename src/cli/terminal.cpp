@@ -1,5 +1,5 @@
-// The only file that asks what the standard streams are. Text is written by write(2): the C and C++ streams would keep a token
-// back in a buffer and report a closed pipe too late.
+// The only file that asks what the standard streams are. Text is written by write(2): the C and C++ streams would hold a token
+// back and report a closed pipe too late.
 #include "cli/terminal.h"
 
 #include <unistd.h>
@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "api/values.h"
-#include "base/failure.h"
 
 namespace hunch {
 namespace {

@@ -1,5 +1,5 @@
-// What the standard streams are connected to, and what may therefore be written there: colour, progress, notes. Results go to
-// stdout, everything else to stderr; nothing but text reaches a stream that is not a terminal, unless asked for.
+// What may be written to the standard streams: colour, progress, notes. Results go to stdout, everything else to stderr; nothing
+// but text reaches a stream that is not a terminal, unless asked for.
 #pragma once
 
 #include "base/result.h"

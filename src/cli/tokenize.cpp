@@ -1,11 +1,9 @@
-// hunch tokenize, hunch detokenize: the tokenizer alone, from any model, a vocabulary-only GGUF file, or a folder or
-// tokenizer.json without a model.
+// hunch tokenize, hunch detokenize: the tokenizer alone, of a model, a vocabulary-only GGUF file, a folder or a tokenizer.json.
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
-#include "base/failure.h"
 #include "checkpoint/drafter_file.h"
 #include "cli/commands.h"
 #include "cli/report.h"

@@ -1,6 +1,6 @@
-// hunch tune FILE: the three-step search of the Vegas paper (section 3.4) on a sample of the user's prompts: the kept ratio from
-// which acceptance no longer grows, found with long drafts; the draft length with the most tokens a second at it; then the ratio
-// once more, by speed. Prints the steps and stores the result as a profile.
+// hunch tune FILE: the search of the Vegas paper (section 3.4) on a sample of the user's prompts: the kept ratio from which the
+// acceptance of long drafts no longer grows; the draft length with the most tokens a second at it; then the ratio once more, by
+// speed. The result is stored as a profile.
 #include "cli/tune.h"
 #include "cli/bench.h"
 #include "cli/calibrate.h"
@@ -140,7 +140,7 @@ class Tune : Measurement<TuneFlags> {
     return prompts_.empty() ? Status(Error{"no prompts in the file"}) : Status();
   }
 
-  // Prompts outside, settings inside: a prompt is prefilled once and its entries serve every run over it. One Trial a setting.
+  // Prompts outside, settings inside: a prompt is prefilled once. One Trial a setting.
   Result<std::vector<Trial>> trials(const std::vector<Setting>& settings) {
     std::vector<Trial> out(settings.size());
     for (const auto& prompt : prompts_)
@@ -256,9 +256,7 @@ Result<int> tune_command(Arguments arguments) {
   set.whole(
       {"--score"}, "--reuse-layers: tokens at the end of each text that are scored (default 256)", {1, 1 << 20}, flags.scored);
   set.number({"--loss-budget"}, "--reuse-layers: share of the loss that reuse may add (default 0.005)", {0, 10}, flags.budget);
-  add_model_flags(set, flags.model);
-  add_sampling_flags(set, flags.sampling);
-  add_speculation_flags(set, flags.speculation);
+  add_generating_flags(set, flags);
   if (const auto ended = parsed(set, arguments)) return *ended;
   if (flags.sampling.max_tokens.value_or(0) < 8) return usage_error("tuning needs runs of some length: -n 8 or more");
   if (flags.reuse && flags.profile)

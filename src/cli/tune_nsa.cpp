@@ -1,13 +1,12 @@
-// hunch tune --reuse-layers: which layers may take the choice of the layer before them, by greedy calibration. hunch tune
-// --profile: every precision class and range of contexts, the strategies that a drafter and the class allow, each run end to end
-// over the sample, and ranked. See engine/reuse_schedule.h and engine/strategy_profile.h.
+// hunch tune --reuse-layers: which layers may take the choice of the one before, by greedy calibration (engine/reuse_schedule.h).
+// hunch tune --profile: for every precision class and range of contexts the strategies that a drafter and the class allow, each
+// run over the sample, and ranked (engine/strategy_profile.h).
 #include <fmt/ranges.h>
 
 #include "cli/bench.h"
 #include "cli/report.h"
 #include "cli/tune.h"
 #include "engine/approximation.h"
-#include "engine/cost_table.h"
 #include "engine/strategy_profile.h"
 
 namespace hunch {

@@ -1,9 +1,6 @@
-// Commit: what a round made final. The accepted path of a chain already lies in place, so only the length moves; that of a tree
-// is closed up first. Rejected rows stay as dead entries until they are overwritten.
+// Commit: what a round made final. The accepted path of a chain lies in place: only the length moves; that of a tree is closed up
+// first. Rejected rows stay as dead entries until they are overwritten.
 #pragma once
-
-#include <cstdint>
-#include <span>
 
 #include "backend/backend.h"
 #include "kv/sequence.h"

@@ -1,12 +1,9 @@
 // Pages, page tables and commits.
-#include <gtest/gtest.h>
 
 #include <set>
 
 #include "base/test_results.h"
 #include "kv/commit.h"
-#include "kv/page_pool.h"
-#include "kv/page_table.h"
 
 namespace hunch {
 namespace {

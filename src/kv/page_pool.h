@@ -1,5 +1,5 @@
-// PagePool: which pages of a KvStore are free, and how many hold each of the others. Pages are taken lowest id first, so that a
-// sequence's pages stream. No page left is an answer, not an error: the caller refuses, waits or preempts.
+// PagePool: which pages of a KvStore are free, and how many hold each of the others. The lowest id is taken first, so that a
+// sequence's pages stream. No page left is no error: the caller refuses, waits or preempts.
 #pragma once
 
 #include <cstdint>

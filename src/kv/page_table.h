@@ -1,9 +1,6 @@
 // PageTable: the pages of one sequence, in order. Entry e lives in page e / kPageLen.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "backend/ops/kv.h"
 #include "kv/page_pool.h"
 

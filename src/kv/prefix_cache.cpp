@@ -1,6 +1,5 @@
 #include "kv/prefix_cache.h"
 
-#include <algorithm>
 #include <unordered_set>
 
 namespace hunch {

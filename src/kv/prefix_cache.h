@@ -1,20 +1,13 @@
-// PrefixCache: pages whose contents are a known beginning of tokens, so that requests which begin alike share them. A page enters
-// when all its entries are committed (never tentative ones), under the chain of all tokens up to its end; it leaves, least
-// recently used first, when the pool needs it and nobody holds it. Shared pages are full, so nobody writes to them.
+// PrefixCache: pages of known beginnings of tokens, which requests that begin alike share. A page enters when all its entries are
+// committed, under the chain of all tokens up to its end; it leaves, least recently used first, when the pool needs it and nobody
+// holds it. Shared pages are full, so nobody writes to them.
 //
 // Tokens are compared, not only their hash: equal output is a promise, not a probability.
 #pragma once
 
-#include <cstdint>
 #include <list>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
-#include "kv/page_pool.h"
 #include "kv/sequence.h"
 
 namespace hunch {
@@ -35,8 +28,7 @@ class PrefixCache final : public PagePool::Keeper {
     uint64_t number = 0;       // of that page's stay, which ends where it is given up
     int64_t next_attempt = 0;  // committed entries before which there is nothing to look for
   };
-  // Makes the committed pages from there on known, whole ones only. Called after every step: it costs what was committed since,
-  // however long the sequence is.
+  // Makes the whole committed pages from there on known. Called after every step: it costs what was committed since.
   void publish(const Sequence& sequence, Published& so_far);
 
   // Forgets everything; pages that are held stay their holders'.

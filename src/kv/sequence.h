@@ -1,12 +1,8 @@
-// Sequence: the state of one request. Between steps tokens.size() == committed_len + 1: the last token is pending, its K and V
-// are not stored yet. Entries from committed_len on are the tail: drafts write there, nobody trusts them, roll-back moves a
-// length.
+// Sequence: the state of one request. Between steps tokens.size() == committed_len + 1: the last token is pending, without stored
+// K and V. Entries from committed_len on are the tail: drafts write there, nobody trusts them, roll-back moves a length.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "backend/ops/sample.h"
 #include "kv/page_table.h"

@@ -1,7 +1,5 @@
 #include "model/index_sharing.h"
 
-#include "base/check.h"
-
 namespace hunch {
 namespace {
 

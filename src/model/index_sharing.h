@@ -20,8 +20,8 @@ struct IndexSharing {
   int layers_reused() const;
 };
 
-// Rows 0 .. `rows` of a round in the order in which they are grouped: a tree's level by level, or every node in front of its
-// children and those in front of its next sibling; a chain (`parents` empty) as it is. Into `order`.
+// Into `order`: rows 0 .. `rows` of a round as they are grouped: a tree's level by level, or every node before its children and
+// those before its next sibling; a chain (`parents` empty) as it is.
 void traverse(std::span<const int32_t> parents, int rows, bool depth_first, std::vector<int>& order);
 
 // The row that chooses for rows[0 .. n): that at the greatest position, of several the first.

@@ -1,8 +1,7 @@
-// The blocks that decoders and drafters are made of: attention over the pass's cache, the gated feed-forward, and how their
-// weights are loaded. Each names its tensors' shapes; none owns activations.
+// The blocks of decoders and drafters: attention over the pass's cache, the gated feed-forward, and how their weights are loaded.
+// Each names its tensors' shapes; none owns activations.
 #pragma once
 
-#include "backend/backend.h"
 #include "base/workers.h"
 #include "model/pass.h"
 

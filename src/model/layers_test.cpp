@@ -7,12 +7,13 @@
 #include "backend/test_inputs.h"
 #include "checkpoint/model_info.h"
 #include "checkpoint/test_configs.h"
-#include "kv/page_pool.h"
 #include "model/decoder.h"
 #include "tensor/test_view.h"
 
 namespace hunch {
 namespace {
+
+using namespace test;
 
 constexpr int64_t kRows = 5, kFirst = 62, kHidden = 24;
 
@@ -33,7 +34,7 @@ struct Rig {
     sequence.pages = PageTable(128);
     EXPECT_TRUE(sequence.pages.grow_to(kFirst + kRows, pool));
   }
-  void begin() { pass.begin(test::view(ids), std::span(&segment, 1)); }
+  void begin() { pass.begin(view(ids), std::span(&segment, 1)); }
 
   PagePool pool{2};
   Sequence sequence;
@@ -65,7 +66,7 @@ std::vector<float> stored(bool latent, bool attends) {
   Rig rig(*backend, s);
   Pass& pass = rig.pass;
   rig.begin();
-  const auto in = test::gaussian(kRows * kHidden);
+  const auto in = gaussian(kRows * kHidden);
   std::vector<float> x(in.size()), k(16), v(16), out;
   BlockScratch scratch(pass.arena(), s, kRows);
   RopeTable(*backend, s).angles(pass, scratch);
@@ -87,7 +88,7 @@ TEST(StoredRows, AreThoseOfAttention) {
 struct Listener final : SparsePolicy {
   ScoreRequest scores(int, const PassInfo& info) override {
     used.assign(info.num_rows, 0), used[info.num_rows - 2] = 1;
-    return {.metric = ScoreMetric::Logit, .row_used = test::view(used), .out = test::view(out, 2, 128)};
+    return {.metric = ScoreMetric::Logit, .row_used = view(used), .out = view(out, 2, 128)};
   }
   void learn(int, const PassInfo&, const Observation& seen) override {
     lse.assign(seen.lse.data, seen.lse.data + seen.lse.size());
@@ -100,8 +101,8 @@ TEST(Pass, SpeaksOfTheRowsThatCount) {
   const auto backend = reference();
   const ModelShape s = shape_of(false);
   Rig rig(*backend, s);
-  const auto q = test::gaussian(kRows * 64), k = test::gaussian((kFirst + kRows) * 32);
-  const auto keys = test::view(k, kFirst + kRows, 2, 16), own = keys.slice(kFirst, kRows);
+  const auto q = gaussian(kRows * 64), k = gaussian((kFirst + kRows) * 32);
+  const auto keys = view(k, kFirst + kRows, 2, 16), own = keys.slice(kFirst, kRows);
   backend->store_kv({.k = keys, .v = keys, .kv = {rig.store.get(), rig.sequence.pages.view()}});
   std::vector<float> out(q.size());
   Listener all, end;
@@ -109,13 +110,13 @@ TEST(Pass, SpeaksOfTheRowsThatCount) {
   for (Listener* policy : {&all, &end}) {
     rig.segment.policy = policy, rig.segment.selecting_rows = policy == &all ? int(kRows) : 2;
     rig.begin();
-    rig.pass.attend(0, {.q = test::view(q, kRows, 4, 16), .k = own, .v = own, .out = test::view(out, kRows, 4, 16)});
+    rig.pass.attend(0, {.q = view(q, kRows, 4, 16), .k = own, .v = own, .out = view(out, kRows, 4, 16)});
   }
   EXPECT_TRUE(std::ranges::equal(end.lse, std::span(all.lse).last(8)));
   EXPECT_TRUE(std::equal(&all.out[0], &all.out[kFirst], &end.out[0]));
   SparseCheck check({.backend = backend.get(), .options = {.thresholds = {1}}});
   const Segment two[] = {{.sequence = &rig.sequence, .num_rows = 2, .check = &check}, {.sequence = &rig.sequence, .num_rows = 3}};
-  rig.pass.begin(test::view(rig.ids), two);
+  rig.pass.begin(view(rig.ids), two);
   EXPECT_EQ(rig.pass.parts().back().check, nullptr);
 }
 
@@ -123,7 +124,7 @@ TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {
   const auto backend = reference();
   const auto made = [&](const char* family, bool tied, const Decoder::Form& form) -> std::string {
     const tiny::Bytes file = tiny::safetensors(tiny::folder_tensors(family));
-    const auto checkpoint = test::good(test::opened(file, test::with(tiny::config(family), "tie_word_embeddings", tied)));
+    const auto checkpoint = good(opened(file, with(tiny::config(family), "tie_word_embeddings", tied)));
     auto model = Decoder::make({.backend = backend.get(), .checkpoint = checkpoint.get()}, form);
     if (!model.ok()) return model.error().message;
     size_t matrices = describe(*checkpoint).weight_bytes_per_token;
@@ -132,9 +133,9 @@ TEST(Decoder, HasItsFamilysFormAndKnowsWhatARowReads) {
     return "";
   };
   for (const bool tied : {false, true}) EXPECT_EQ(made("qwen3_moe", tied, {.qk_norm = true}), "");
-  test::expect_part(made("llama", false, {.qk_norm = true}), "the file lacks q/k norm weights");
-  test::expect_part(made("qwen3", false, {}), "the file has q/k norm weights");
-  test::expect_part(made("qwen2", false, {}), "biases are not part of this family");
+  expect_part(made("llama", false, {.qk_norm = true}), "the file lacks q/k norm weights");
+  expect_part(made("qwen3", false, {}), "the file has q/k norm weights");
+  expect_part(made("qwen2", false, {}), "biases are not part of this family");
 }
 
 TEST(WeightLoader, TakesEachHeadsPart) {

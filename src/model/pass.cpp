@@ -30,6 +30,13 @@ int64_t first_stored(const Segment& segment, int64_t first_entry) {
   return first_entry + (segment.parents.empty() ? 0 : segment.round_row);
 }
 
+// Calls `visit` with the rows of every group that shares its choices.
+void each_group(const Segment& segment, std::vector<int>& order, auto visit) {
+  traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order);
+  const size_t size = segment.sharing->group_rows;
+  for (size_t at = 0; at < order.size(); at += size) visit(std::span(order).subspan(at, std::min(order.size() - at, size)));
+}
+
 }
 
 Pass::Pass(Backend& backend, const ModelShape& shape, KvStore& store, const PassLimits& limits)
@@ -165,28 +172,24 @@ void Pass::request_scores(int layer, const Segment& segment, const PassInfo& inf
 // The runs that choose for the segment: one row of each group. A device takes trees as a whole.
 void Pass::share_choices(const Segment& segment, const NsaRun& run) {
   if (backend_.asynchronous() && !segment.parents.empty()) return choosing_.choosers.push_back(run);
-  traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
-  for (size_t at = 0; at < order_.size(); at += segment.sharing->group_rows) {
-    const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
+  each_group(segment, order_, [&](auto group) {
     const int row = chooser_of(group, run.last);
     NsaRun one = run;
     one.first_row = run.first_row + row, one.num_rows = 1, one.last = run.last.slice(row, 1), one.tree.first = row;
     choosing_.choosers.push_back(one);
-  }
+  });
 }
 
 // Every row's list out of that of its group's chooser.
 void Pass::settle_shared(const Segment& segment, const NsaRun& run) {
   const auto chosen = chosen_.view<int32_t>(limits_.max_rows, shape_.kv_heads, shape_.nsa.sel_count);
   const auto listed = listed_.view<int32_t>(limits_.max_rows, shape_.kv_heads, listed_shape_.sel_count);
-  traverse(segment.parents, segment.num_rows, segment.sharing->depth_first, order_);
-  for (size_t at = 0; at < order_.size(); at += segment.sharing->group_rows) {
-    const auto group = std::span(order_).subspan(at, std::min(order_.size() - at, size_t(segment.sharing->group_rows)));
+  each_group(segment, order_, [&](auto group) {
     const int64_t chooser = run.first_row + chooser_of(group, run.last);
     for (const int row : group)
       for (int head = 0; head < shape_.kv_heads; ++head)
         take_shared(shape_.nsa, run.last(row), &chosen(chooser, head, 0), &listed(run.first_row + row, head, 0));
-  }
+  });
 }
 
 // Store K and V, compress, attend: no policy selects, the model does.

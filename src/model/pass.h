@@ -1,14 +1,10 @@
 // Pass: a forward pass as a value. It says which rows run (a token at a position of a sequence), whether they draft or read
-// everything, and which policy selects and learns. Families call attend() and never know which of these they are doing.
+// everything, and which policy selects and learns. Families call attend() and never know which of these it is.
 #pragma once
 
 #include <atomic>
 
-#include "backend/backend.h"
-#include "checkpoint/shape.h"
-#include "kv/sequence.h"
 #include "model/index_sharing.h"
-#include "sparse/policy.h"
 #include "sparse/sparse_check.h"
 
 namespace hunch {

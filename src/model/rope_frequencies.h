@@ -1,5 +1,5 @@
 // The frequencies of rotary embeddings after scaling: linear (Chen et al., 2023), llama3 (Llama 3.1's model card), YaRN (Peng et
-// al., 2023). A scaling changes the frequencies and, for YaRN, the magnitude of cosine and sine; the rotation itself is the same.
+// al., 2023). A scaling changes frequencies and, for YaRN, the magnitude of cosine and sine; the rotation is the same.
 #pragma once
 
 #include "checkpoint/shape.h"

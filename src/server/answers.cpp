@@ -140,17 +140,18 @@ void Server::generate(std::shared_ptr<Exchange> exchange, Route route, const std
 }
 
 HttpReply Server::answer(const RouteMatch& match) {
+  using enum Route;
   switch (match.route) {
-    case Route::Page: return page_reply(PageFile::Page, "text/html; charset=utf-8");
-    case Route::PageStyle: return page_reply(PageFile::Style, "text/css; charset=utf-8");
-    case Route::PageScript: return page_reply(PageFile::Script, "text/javascript; charset=utf-8");
-    case Route::Health: return health();
-    case Route::Metrics: return metrics_text();
-    case Route::Models: return {.body = models_body(models_)};
-    case Route::Model: return reply_of(model_body(models_, match.argument));
-    case Route::Props: return reply_of(props_body(models_, "", options_.version));
-    case Route::Slots: return {.body = slots_body(models_)};
-    case Route::OpenApi: return {.body = openapi_body(options_.version)};
+    case Page: return page_reply(PageFile::Page, "text/html; charset=utf-8");
+    case PageStyle: return page_reply(PageFile::Style, "text/css; charset=utf-8");
+    case PageScript: return page_reply(PageFile::Script, "text/javascript; charset=utf-8");
+    case Health: return health();
+    case Metrics: return metrics_text();
+    case Models: return {.body = models_body(models_)};
+    case Model: return reply_of(model_body(models_, match.argument));
+    case Props: return reply_of(props_body(models_, "", options_.version));
+    case Slots: return {.body = slots_body(models_)};
+    case OpenApi: return {.body = openapi_body(options_.version)};
     default: return {.body = version_body(options_.version)};
   }
 }

@@ -12,8 +12,8 @@ namespace hunch {
 
 class ApiKeys {
  public:
-  // Keys given one by one, and a file with a key a line (empty lines and those that begin with # do not count); empty: none. An
-  // error leaves the keys as they were.
+  // Keys given one by one, and a file with a key a line (but for empty lines and # comments); empty: none. An error leaves the
+  // keys as they were.
   Status set(const std::vector<std::string>& keys, const std::string& file);
   bool any() const { return !digests_.empty(); }
   // Takes the same time whatever the key is and whichever it equals.

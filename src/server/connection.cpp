@@ -15,6 +15,7 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
+using boost::system::error_code;
 using Wait = asio::posix::descriptor_base;
 
 constexpr size_t kReadBytes = 64 << 10;
@@ -129,20 +130,20 @@ void Connection::next_request() {
 
 void Connection::close(std::string_view why) {
   if (!open()) return;
-  boost::system::error_code ignored;
+  error_code ignored;
   descriptor_.close(ignored);
   const auto self = shared_from_this();
   owner_.closed(*this);
   if (auto exchange = std::move(exchange_)) exchange->lost(why);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ reading
+// --- reading
 
 void Connection::want_input() {
   // Behind a request in the works a little is read ahead: the rest waits in the kernel. The read also tells that a client left.
   if (reading_ || !open() || peer_finished_ || (exchange_ && unread() >= size_t(limits_.read_ahead_bytes))) return;
   reading_ = true;
-  descriptor_.async_wait(Wait::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
+  descriptor_.async_wait(Wait::wait_read, [self = shared_from_this()](const error_code& error) {
     self->reading_ = false;
     if (!error && self->open()) self->read_some();
   });
@@ -185,7 +186,7 @@ void Connection::parse() {
     const std::string_view seen = std::string_view(in_).substr(in_at_);
     if (!head_known_ && seen[0] == 0x16) return handler_.refused("tls", 0), close("tls");
     if (!head_known_ && seen.starts_with(kHttp2)) return handler_.refused("http2", 0), close("http2");
-    boost::system::error_code error;
+    error_code error;
     const size_t used = parser_->put(asio::buffer(seen), error);
     in_at_ += used;
     body_wire_bytes_ += used;
@@ -250,7 +251,7 @@ void Connection::dispatch() {
   handler_.handle(exchange_);
 }
 
-void Connection::protocol_error(const boost::system::error_code& error) {
+void Connection::protocol_error(const error_code& error) {
   if (error == http::error::header_limit)
     return refuse("headers_too_large", 431, fmt::format("the headers are longer than {} bytes", limits_.max_header_bytes));
   if (error == http::error::body_limit)
@@ -271,7 +272,7 @@ void Connection::refuse(std::string_view reason, HttpReply reply) {
   exchange_ended(false);
 }
 
-// ------------------------------------------------------------------------------------------------------------------ writing
+// --- writing
 
 void Connection::write(std::string_view bytes) {
   if (!open()) return;
@@ -293,7 +294,7 @@ void Connection::flush() {
     if (n < 0 && errno != EAGAIN) return close("client_gone");
     if (!writing_) {
       writing_ = true;
-      descriptor_.async_wait(Wait::wait_write, [self = shared_from_this()](const boost::system::error_code& error) {
+      descriptor_.async_wait(Wait::wait_write, [self = shared_from_this()](const error_code& error) {
         self->writing_ = false;
         if (!error) self->flush();
       });
@@ -346,7 +347,7 @@ void Connection::exchange_ended(bool keep_alive) {
   want_input();
 }
 
-// -------------------------------------------------------------------------------------------------------------------- time
+// --- time
 
 void Connection::tick(Clock::time_point now) {
   if (!open()) return;

@@ -1,5 +1,5 @@
-// Connection: one client's socket: reads requests one after the other, hands each to the handler, writes the answers in order.
-// Made by HttpServer, which drops it when it closes. Everything happens on the loop's thread.
+// Connection: one client's socket: reads requests in turn, hands each to the handler, writes the answers in order. Made by
+// HttpServer, which drops it when it closes; all on the loop's thread.
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -1,15 +1,7 @@
-// Generating: one request for text, from its body to the end of its answer: read and checked by a worker, run by the engine,
-// streamed or answered on the loop's thread. No thread ever waits for it. Made by Server, which keeps it until it is done.
+// Generating: one request for text, from body to answer: read and checked by a worker, run by the engine, streamed or answered on
+// the loop's thread. No thread ever waits for it. Made by Server, which keeps it until it is done.
 #pragma once
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "api/call.h"
 #include "base/clock.h"
 #include "server/http.h"
 #include "server/log.h"

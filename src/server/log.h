@@ -1,5 +1,5 @@
-// Log: lines for people or JSON lines for machines, to stderr or a file, by a thread of its own. Writing never waits: where the
-// reader is slower than the server, lines are dropped and counted. Texts of requests never come here. Any thread may write.
+// Log: lines for people or JSON lines, to stderr or a file, by a thread of its own. Any thread may write; none ever waits: where
+// the reader is slower, lines are dropped and counted. Texts of requests never come here.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Loop: the server's one thread of events: sockets, timers, signals, and work that other threads hand over. A thin cover of
-// Boost.Asio, whose headers cost seconds a file; loop_asio.h opens it for the files that wait on sockets.
+// Loop: the server's thread of events: sockets, timers, signals, work of other threads. A cover of Boost.Asio, whose headers cost
+// seconds a file; loop_asio.h opens it for the files that wait on sockets.
 #pragma once
 
 #include <functional>

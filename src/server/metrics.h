@@ -1,12 +1,8 @@
-// Metrics: what /metrics tells: vLLM's and llama.cpp's names, for which people have dashboards, and our own. Filled and printed
-// on the loop's thread. Labels come from what was known at start (models, drafters, reasons), never from requests.
+// Metrics: what /metrics tells, under vLLM's and llama.cpp's names, for which there are dashboards, and our own. Filled and
+// printed on the loop's thread. Labels come from what was known at start, never from requests.
 #pragma once
 
-#include <cstdint>
 #include <map>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "hunch/hunch.h"
 #include "server/exposition.h"

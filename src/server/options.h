@@ -1,9 +1,8 @@
 // ServerOptions: what `hunch serve` can be told about the server itself, its limits with their defaults among it. Models and how
-// they run are the command line's and the engine's business. Read by every file of this folder.
+// they run are the command line's and the engine's business.
 #pragma once
 
 #include <span>
-#include <variant>
 
 #include "api/call.h"
 

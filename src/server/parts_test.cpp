@@ -1,5 +1,4 @@
-// The parts of the server that need no socket: routes, keys, who may ask, log lines, metrics text, limits, the watchdog's clock,
-// stacks.
+// The parts of the server that need no socket.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -8,12 +7,9 @@
 
 #include "server/access.h"
 #include "server/answer_text.h"
-#include "server/api_keys.h"
-#include "server/exposition.h"
 #include "server/listen.h"
 #include "server/log.h"
 #include "server/metrics.h"
-#include "server/options.h"
 #include "server/router.h"
 #include "server/sha256.h"
 #include "server/stacks.h"

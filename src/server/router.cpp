@@ -7,6 +7,8 @@
 namespace hunch {
 namespace {
 
+using enum Route;
+
 struct Entry {
   std::string_view path;
   bool post;
@@ -14,23 +16,23 @@ struct Entry {
 };
 
 constexpr Entry kRoutes[] = {
-    {"/", false, Route::Page},
-    {"/page.css", false, Route::PageStyle},
-    {"/page.js", false, Route::PageScript},
-    {"/health", false, Route::Health},
-    {"/v1/health", false, Route::Health},
-    {"/metrics", false, Route::Metrics},
-    {"/version", false, Route::Version},
-    {"/v1/models", false, Route::Models},
-    {"/models", false, Route::Models},
-    {"/props", false, Route::Props},
-    {"/slots", false, Route::Slots},
-    {"/openapi.json", false, Route::OpenApi},
-    {"/v1/completions", true, Route::Completions},
-    {"/v1/chat/completions", true, Route::ChatCompletions},
-    {"/chat/completions", true, Route::ChatCompletions},
-    {"/tokenize", true, Route::Tokenize},
-    {"/detokenize", true, Route::Detokenize},
+    {"/", false, Page},
+    {"/page.css", false, PageStyle},
+    {"/page.js", false, PageScript},
+    {"/health", false, Health},
+    {"/v1/health", false, Health},
+    {"/metrics", false, Metrics},
+    {"/version", false, Version},
+    {"/v1/models", false, Models},
+    {"/models", false, Models},
+    {"/props", false, Props},
+    {"/slots", false, Slots},
+    {"/openapi.json", false, OpenApi},
+    {"/v1/completions", true, Completions},
+    {"/v1/chat/completions", true, ChatCompletions},
+    {"/chat/completions", true, ChatCompletions},
+    {"/tokenize", true, Tokenize},
+    {"/detokenize", true, Detokenize},
 };
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
@@ -84,9 +86,9 @@ RouteMatch match_route(std::string_view method, std::string_view target) {
   bool post = false;
   for (const Entry& entry : kRoutes)
     if (entry.path == *path) match.route = entry.route, match.name = entry.path, post = entry.post;
-  if (match.route == Route::None && path->starts_with(kModelPrefix) && path->size() > kModelPrefix.size())
-    match.route = Route::Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
-  if (match.route == Route::None) {
+  if (match.route == None && path->starts_with(kModelPrefix) && path->size() > kModelPrefix.size())
+    match.route = Model, match.name = "/v1/models/{model}", match.argument = path->substr(kModelPrefix.size());
+  if (match.route == None) {
     match.status = 404;
     match.message =
         "there is no such route; there are /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, "

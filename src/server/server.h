@@ -1,22 +1,15 @@
-// Server: routes requests to what answers them, and knows the state of the whole: loading, ready, draining. `hunch serve` makes
-// one, then loads the models while it already answers /health.
+// Server: routes requests to what answers them, and knows the state of the whole: loading, ready, draining. `hunch serve` loads
+// the models while it already answers /health.
 #pragma once
 
-#include <atomic>
-#include <thread>
 #include <unordered_map>
 
 #include "server/access.h"
 #include "server/generating.h"
-#include "server/http.h"
 #include "server/http_server.h"
 #include "server/listen.h"
-#include "server/log.h"
-#include "server/loop.h"
-#include "server/metrics.h"
 #include "server/router.h"
 #include "server/watchdog.h"
-#include "server/worker_pool.h"
 
 namespace hunch {
 

@@ -1,9 +1,8 @@
-// Watchdog: looks from a thread of its own whether the engines get anywhere, so that /health can tell the truth, and ends the
-// process where one of them does not come back: a supervisor starts it anew, and nobody waits forever on a server that says 200.
+// Watchdog: a thread that looks whether the engines get anywhere, so that /health can tell the truth, and ends the process where
+// one does not come back: a supervisor starts it anew, and nobody waits forever on a server that says 200.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -12,8 +11,8 @@
 
 namespace hunch {
 
-// How long something busy has shown no sign of life, by looks at it. Time in which the looker itself did not run (a stopped
-// process, a suspended machine) does not count.
+// How long something busy has shown no sign of life, by looks at it. Time in which the looker did not run (a stopped process, a
+// suspended machine) does not count.
 class StuckTimer {
  public:
   static constexpr double kMostPerLook = 1;

@@ -1,5 +1,5 @@
-// WorkerPool: threads for what costs CPU before a request is admitted (JSON, templates, tokens) and for whole answers, so that
-// the loop's thread never computes. The queue is bounded by whoever fills it.
+// WorkerPool: threads for what costs CPU before a request is admitted (JSON, templates, tokens) and for whole answers: the loop's
+// thread never computes. The queue is bounded by whoever fills it.
 #pragma once
 
 #include <condition_variable>

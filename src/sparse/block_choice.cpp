@@ -2,8 +2,6 @@
 
 #include <numeric>
 
-#include "base/check.h"
-
 namespace hunch {
 
 int64_t budget_blocks(const BlockBudget& b, int64_t len, int heads) {

@@ -27,8 +27,8 @@ int recent_blocks(const BlockBudget&, int rows);
 void choose_blocks(View<const float, 2> scores, int64_t blocks, int64_t budget, int sinks, int recent, bool joint,
     std::vector<std::vector<int32_t>>& kept);  // scores [heads][>= blocks]
 
-// Means of the rotated keys of whole blocks as stored: keys of a store of the backend, an entry a block, made when all entries of
-// a block are final.
+// Means of the rotated keys of whole blocks as stored: keys of a store of the backend, an entry a block, made when the block is
+// final.
 class BlockMeans {
  public:
   // Room for `blocks` of a sequence; what was made is forgotten.

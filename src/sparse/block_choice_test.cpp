@@ -1,8 +1,6 @@
 // Blocks of a sparse check on hand-made cases: budgets of equation 6, choices, means.
 #include "sparse/block_choice.h"
 
-#include "backend/backend.h"
-#include "base/random.h"
 #include "base/test_results.h"
 #include "tensor/test_view.h"
 

@@ -1,8 +1,8 @@
 // DraftCopy: what the draft rows of a selecting policy read. Per sequence and layer a compact store holds the selected entries,
 // ascending, then the tail: every position from the first one that the selection could not choose from. Where the backend reads
 // selections in place there is no store: the lists alone say what is read, and the tail is the sequence's own.
-// Draft rows are appended to that tail, and the next draft overwrites them. A slot's memory is taken at
-// open() for the longest state of its sequence and kept for later sequences that need no more.
+// Draft rows go behind that tail, and the next draft overwrites them. A slot's memory is taken at open() for the longest state of
+// its sequence and kept for later ones that need no more.
 #pragma once
 
 #include "sparse/policy.h"

@@ -1,5 +1,5 @@
-// EntryScores: scratch of a policy that rates entries (or pages): a score per set and entry, as long as the longest sequence it
-// was opened for. Used by policies: one for all sequences, or one each.
+// EntryScores: scratch of a policy that rates entries (or pages): a score per set and entry of the longest sequence it was opened
+// for. Policies have one for all sequences, or one each.
 #pragma once
 
 #include "backend/backend.h"

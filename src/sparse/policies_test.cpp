@@ -1,6 +1,5 @@
-// Every policy's selections against its definition, written out plainly: random keys and queries, two sequences in one pass, the
-// passes of whole rounds in the order in which a model makes them, on the reference backend and on `cpu`. The compact copies are
-// read back after every commit.
+// Every policy's selections against its definition, written out plainly: random keys and queries, two sequences in one pass,
+// whole rounds in a model's order, on `reference` and `cpu`. The compact copies are read back after every commit.
 #include <fmt/format.h>
 
 #include <numeric>

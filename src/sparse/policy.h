@@ -5,11 +5,8 @@
 // compact store, over which draft rows run the ordinary dense attention. Definitions: sparse/README.md; Vegas eq. 1-3.
 #pragma once
 
-#include "backend/backend.h"
 #include "base/guarantee.h"
-#include "base/registry.h"
 #include "kv/commit.h"
-#include "kv/sequence.h"
 
 namespace hunch {
 
@@ -53,7 +50,7 @@ struct PassInfo {
   int64_t first_position = 0;  // of the rows that count (verify: row 0; prompt: the last rows only)
   int num_rows = 0;            // rows that count; they are the last of the run
   // Draft and verify: number in the round of the first row (0: the pending token, x: draft node x - 1). Draft steps note what the
-  // verify rows of the same number want to know of them.
+  // verify rows of their number want to know.
   int round_row = 0;
 };
 

@@ -165,9 +165,8 @@ View<const float, 2> ScoredPolicy::lse_of_drafts(int layer, const PassInfo& info
   return lse;
 }
 
-// For rounds without draft steps, whose rows are scored as the pass runs: the log-sum-exp of the last row that read everything.
-// It scales a head's weights alike for all entries, and a second look at K would cost as much again as half of the pass. Empty
-// before the first pass.
+// For rounds without draft steps: the log-sum-exp of the last row that read everything; empty before the first pass. It scales a
+// head's weights alike for all entries, and a second look at K would cost as much as half of the pass.
 View<const float, 2> ScoredPolicy::lse_of_last(int layer, const PassInfo& info) {
   SlotState& state = slots_[info.sequence->slot];
   if (!how_.drafts_lse || info.prompt || !state.has_last) return {};

@@ -1,10 +1,10 @@
 // ScoredPolicy: selections by what verified rows attended to. Scores fall out of the verify pass, one per block and set, reduced
-// over rows and query heads before they are stored; a top-k chooses.
+// over rows and query heads; a top-k chooses.
 //
 // Weights are normalised by the log-sum-exp that the draft step of the same row of the round left behind, so one pass over K
-// suffices (drafts_lse), or by the true one in a second look at K; so are first selections. A row whose own draft step never ran
-// (the last one of a chain) takes that of the nearest row before it that has one; in a round without draft steps, all rows take
-// that of the last row of the pass before.
+// suffices (drafts_lse), or by the true one in a second look at K; so are first selections. A row whose draft step never ran (the
+// last of a chain) takes that of the nearest row before it that has one; in a round without draft steps, all take that of the
+// last row of the pass before.
 #pragma once
 
 #include "sparse/draft_copy.h"

@@ -1,11 +1,9 @@
 // SparseCheck: what passes of one request leave out ("Accelerate Speculative Decoding with Sparse Computation in Verification";
-// docs/sparse-verification.md). Verify passes: LOSSY. Draft passes: what they say is checked exactly. One object a request:
-// blocks of the cache (section 3.1) with sets reused by layers (3.2), channels of the feed-forward block (3.3), experts (3.4);
-// each is off unless asked for. It counts what it left out: labels come from that. A device wants a budget for each head.
+// docs/sparse-verification.md). Verify passes: LOSSY. Draft passes: what they say is checked exactly. One a request: blocks of
+// the cache (section 3.1) with sets reused by layers (3.2), channels of the feed-forward block (3.3), experts (3.4); each is off
+// unless asked for. It counts what it left out: labels come from that. A device wants a budget for each head.
 #pragma once
 
-#include "backend/backend.h"
-#include "kv/sequence.h"
 #include "sparse/block_choice.h"
 #include "sparse/policy.h"
 

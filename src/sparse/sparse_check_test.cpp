@@ -1,7 +1,6 @@
 // What a sparse check reads and leaves out: chosen blocks against a plain softmax over them, channels by their union.
 #include "sparse/sparse_check.h"
 
-#include "base/random.h"
 #include "base/test_results.h"
 #include "tensor/test_view.h"
 
@@ -46,8 +45,8 @@ struct Rig {
   Sequence sequence;
 };
 
-// Rows of a chain behind `len` entries, attended through a check; equal to a softmax over its blocks, what is left of the last
-// block and the chain so far.
+// Rows of a chain behind `len` entries, attended through a check, equal a softmax over its blocks, the rest of the last block and
+// the chain so far.
 void expect_plain_softmax(const char* device, bool joint, int64_t len, int anchors_every) {
   constexpr int kRows = 3, kLayers = 4;
   Rig rig(device, kLayers, len + kRows);

@@ -1,5 +1,5 @@
-// AddedTokens: finds tokens that are cut out of the text before BPE sees it: chat marks, end marks, words added by fine-tunes.
-// Leftmost match, longest among equals, with the flags of Hugging Face's added tokens. Used by Tokenizer alone.
+// AddedTokens: finds tokens that are cut out before BPE: chat marks, end marks, words added by fine-tunes. Leftmost match,
+// longest among equals, with the flags of Hugging Face's added tokens. Used by Tokenizer alone.
 #pragma once
 
 #include <bitset>

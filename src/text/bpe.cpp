@@ -1,5 +1,5 @@
-// See bpe.h. Both hash tables are open-addressed over plain vectors: loading a vocabulary of 150,000 tokens is a matter of
-// milliseconds, and a look-up in the merge loop touches one cache line.
+// See bpe.h. Both hash tables are open-addressed over plain vectors: a vocabulary of 150,000 tokens loads in milliseconds, and a
+// look-up in the merge loop touches one cache line.
 #include "text/bpe.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Bpe: the vocabulary of byte-level BPE and the merge loop for one word. Used by Tokenizer alone.
-// Merges are applied best rank first, leftmost first among equals, as in Sennrich et al. (2016) and Hugging Face's `tokenizers`.
+// Bpe: the vocabulary of byte-level BPE, and a word's merge loop. Used by Tokenizer alone. Merges are applied best rank first,
+// leftmost first among equals, as in Sennrich et al. (2016) and Hugging Face's `tokenizers`.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// GPT-2's byte alphabet: how vocabulary files spell tokens that are arbitrary bytes as printable text. Each byte is one
-// character: itself where it is printable Latin-1, else U+0100 + n for the n-th byte that is not. Used by Bpe.
+// GPT-2's byte alphabet: how vocabulary files spell arbitrary bytes as printable text. Each byte is one character: itself where
+// it is printable Latin-1, else U+0100 + n for the n-th byte that is not. Used by Bpe.
 #pragma once
 
 #include <string>

@@ -1,10 +1,7 @@
-// ChatRenderer: a conversation as a request brings it to the ids of a prompt, by the model's chat template and tokenizer. Marks
-// in contents stay plain text: only the template's own bytes can become special tokens. Called by the programs and the API.
+// ChatRenderer: a request's conversation to the ids of a prompt, by the model's chat template and tokenizer. Marks in contents
+// stay plain text: only the template's own bytes become special tokens. Called by the programs and the API.
 #pragma once
 
-#include <nlohmann/json.hpp>
-
-#include "base/result.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

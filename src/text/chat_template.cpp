@@ -1,7 +1,6 @@
 // See chat_template.h. The language itself is in jinja/.
 #include "text/chat_template.h"
 
-#include "base/failure.h"
 #include "text/excerpt.h"
 #include "text/jinja/interpreter.h"
 #include "text/jinja/lexer.h"

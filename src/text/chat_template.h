@@ -1,5 +1,5 @@
-// ChatTemplate: the Jinja template of a model (tokenizer_config.json, chat_template.jinja, GGUF), rendered to the text of a
-// prompt as Hugging Face's transformers renders it with jinja2. Called by ChatRenderer, which makes tokens of the text.
+// ChatTemplate: the Jinja template of a model (tokenizer_config.json, chat_template.jinja, GGUF), rendered to a prompt's text as
+// transformers renders it with jinja2. Called by ChatRenderer, which makes tokens of it.
 #pragma once
 
 #include <chrono>

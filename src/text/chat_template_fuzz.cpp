@@ -1,5 +1,5 @@
-// libFuzzer target: chat templates from arbitrary bytes, rendered over a small conversation. The input's second half, behind a
-// NUL, is a content; whatever happens, a content cannot become a special token.
+// libFuzzer target: chat templates from arbitrary bytes, rendered over a small conversation. The input behind a NUL is a content,
+// which can never become a special token.
 
 #include "base/check.h"
 #include "text/chat_template.h"

@@ -1,5 +1,5 @@
-// Detokenizer: token ids to text as they come, one per stream. Never splits a UTF-8 character: bytes of an unfinished one are
-// held back. What cannot become a character is written as U+FFFD, one per maximal broken part, as Hugging Face's decode does.
+// Detokenizer: token ids to text as they come, one per stream. Bytes of an unfinished UTF-8 character are held back; what cannot
+// become one is written as U+FFFD, one per maximal broken part, as Hugging Face's decode does.
 #pragma once
 
 #include "text/tokenizer.h"

@@ -3,7 +3,6 @@
 
 #include "text/detokenizer.h"
 #include "text/test_data.h"
-#include "text/tokenizer.h"
 #include "text/unicode.h"
 
 namespace hunch {

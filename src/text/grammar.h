@@ -1,18 +1,14 @@
 // Grammar: what the continuation of a request may look like, over the tokens of one vocabulary. GrammarCompiler makes
-// CompiledGrammar from a request's StructuredOutput, once for all requests that ask for the same; GrammarState walks it, one per
-// sequence. The automaton is xgrammar (Dong et al., MLSys 2025), which grammar.cpp alone knows; a build without it refuses.
-// Called by the engine: compile() on the caller's thread, the state on the engine's.
+// CompiledGrammar from a StructuredOutput, once for all requests that ask for it; GrammarState walks it, one per sequence. The
+// automaton is xgrammar (Dong et al., MLSys 2025), which grammar.cpp alone knows; a build without it refuses. Called by the
+// engine: compile() on the caller's thread, the state on the engine's.
 #pragma once
 
-#include <cstdint>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <span>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "base/result.h"
 #include "hunch/hunch.h"

@@ -1,10 +1,8 @@
-// What a request may ask of an output's structure before anything is compiled: sizes, depth, references, and constructs that
-// could not be kept to the letter. So a hostile schema costs a scan of its bytes, and nothing is silently left out.
+// What is checked of an output's structure before it is compiled: sizes, depth, references, constructs that could not be kept to
+// the letter. A hostile schema costs a scan of its bytes, and nothing is silently left out.
 #pragma once
 
 #include <set>
-#include <string>
-#include <string_view>
 
 #include "base/result.h"
 #include "hunch/hunch.h"

@@ -1,5 +1,5 @@
-// What can be said of a grammar as xgrammar prints it: whether it has any output at all (one whose rules only lead to each other,
-// as of a schema that requires itself, accepts token after token and never comes to an end), and whether strings stay strings.
+// Of a grammar as xgrammar prints it: whether it has any output (where rules only lead to each other, as of a schema that
+// requires itself, tokens are accepted without an end), and whether strings stay strings.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace hunch {
 bool has_output(std::string_view rules);
 
 // `rules`: of the schema of one string with a pattern. Whether its text may have a raw quotation mark or backslash, which would
-// end the string for a reader of JSON, or a control character where nothing else may stand.
+// end the string, or a control character where nothing else may stand.
 bool leaves_string(std::string_view rules);
 
 }

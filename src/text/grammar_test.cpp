@@ -10,6 +10,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 using Kind = StructuredOutput::Kind;
 using enum Kind;
 
@@ -20,17 +22,18 @@ class Grammars : public ::testing::Test {
   }
 
   static const Tokenizer& tokenizer() {
-    static const Tokenizer loaded = test::load("wren");
+    static const Tokenizer loaded = load("wren");
     return loaded;
   }
-  static Ints ids_of(std::string_view text) { return test::encode(tokenizer(), text, {.add_bos = false}); }
+  static Ints ids_of(std::string_view text) { return encode(tokenizer(), text, {.add_bos = false}); }
   static int64_t vocab() { return tokenizer().vocab_size() + 40; }  // padded rows
+  static GrammarCompiler compiler(const GrammarLimits& limits) { return {tokenizer(), vocab(), tokenizer().eos_ids(), limits}; }
   static GrammarCompiler& compiler() {
-    static GrammarCompiler made(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60});
+    static GrammarCompiler made = compiler({.seconds = 60});
     return made;
   }
   static GrammarState state(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
-    return GrammarState(test::good(compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)})), compiler());
+    return GrammarState(good(compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)})), compiler());
   }
   static std::string error(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
     auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
@@ -61,12 +64,13 @@ class Grammars : public ::testing::Test {
   }
   static int32_t eos() { return tokenizer().eos_ids()[0]; }
 
+  static bool reads(GrammarState& at, std::string_view text) {
+    return std::ranges::all_of(ids_of(text), [&](int32_t id) { return at.accept(id); });
+  }
   // Whether the text, as the tokenizer spells it, is a whole output.
   static bool takes(Kind kind, const std::string& grammar, const std::string& text, std::vector<std::string> choices = {}) {
     GrammarState at = state(kind, grammar, std::move(choices));
-    for (const int32_t id : ids_of(text))
-      if (!at.accept(id)) return false;
-    return at.accept(eos());
+    return reads(at, text) && at.accept(eos());
   }
   static bool fits(const std::string& schema, const std::string& text) { return takes(JsonSchema, schema, text); }
 };
@@ -164,7 +168,7 @@ TEST_F(Grammars, RollBackOverTheEndAndBeyond) {
   }
   EXPECT_EQ(mask(at), masks[0]);
   EXPECT_EQ(at.taken(), 0);
-  for (const int32_t id : ids_of("yes")) ASSERT_TRUE(at.accept(id));
+  ASSERT_TRUE(reads(at, "yes"));
   ASSERT_TRUE(at.accept(eos()));
   EXPECT_FALSE(at.accept(ids_of("terday")[0]));
   at.reset();
@@ -186,7 +190,7 @@ TEST_F(Grammars, JsonStringsHaveNoRawControlCharactersAndWholeSurrogatePairs) {
   ASSERT_TRUE(at.accept(ids_of("\"")[0]));
   expect_true_mask(at);
   GrammarState escape = state(JsonSchema, any);
-  for (const int32_t id : ids_of(R"("\ud8)")) ASSERT_TRUE(escape.accept(id));
+  ASSERT_TRUE(reads(escape, R"("\ud8)"));
   expect_true_mask(escape);
   escape.reset();
   EXPECT_TRUE(escape.accept(ids_of("\"")[0]));
@@ -196,7 +200,7 @@ TEST_F(Grammars, KnowWhatIsForced) {
   GrammarState at = state(Regex, "abc(d|e)fgh");
   EXPECT_EQ(at.forced(100), "abc");
   EXPECT_EQ(at.taken(), 0);
-  for (const int32_t id : ids_of("abcd")) ASSERT_TRUE(at.accept(id));
+  ASSERT_TRUE(reads(at, "abcd"));
   EXPECT_EQ(at.forced(100), "fgh");
   GrammarState endless = state(Grammar, "root ::= \"ab\" root | \"abq\"");
   EXPECT_EQ(endless.forced(100), "ab");
@@ -216,7 +220,7 @@ TEST_F(Grammars, RefuseWhatIsNotWellFormed) {
   EXPECT_NE(error(Choice, "", {std::string("a\0b", 3)}), "");
   GrammarCompiler few(tokenizer(), 9, {-1, 3, 9}, {.seconds = 60});
   EXPECT_EQ(few.end_ids(), Ints{3});
-  test::expect_error(few.compile({.kind = Choice, .choices = {"é"}}), "no output of this model's tokens");
+  expect_error(few.compile({.kind = Choice, .choices = {"é"}}), "no output of this model's tokens");
 }
 
 // A constraint that would be kept in part is not kept at all.
@@ -282,7 +286,7 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   EXPECT_FALSE(fits(email, R"("\"\a\"@ab.cd")"));
   for (const char* text : {R"("\"\u00g0\"@ab.cd")", R"("\"\ud8g0\udc00\"@ab.cd")"}) EXPECT_FALSE(fits(email, text)) << text;
   GrammarState at = state(JsonSchema, email);
-  for (const int32_t id : ids_of(R"("\")")) ASSERT_TRUE(at.accept(id));
+  ASSERT_TRUE(reads(at, R"("\")"));
   expect_true_mask(at);
 }
 
@@ -339,7 +343,7 @@ TEST_F(Grammars, RefuseReferencesThatLeadOutOrRound) {
 
 TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   const auto expect_refused = [](Kind kind, const std::string& text) {
-    test::expect_error(check_structured({.kind = kind, .text = text}), "schema_too_complex");
+    expect_error(check_structured({.kind = kind, .text = text}), "schema_too_complex");
   };
   std::string deep, many = R"({"enum": [0)";
   for (int i = 0; i < 10000; ++i) deep += R"({"items": )", many += ',', many += std::to_string(i);
@@ -356,26 +360,24 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
     expect_refused(Regex, regex);
   expect_refused(Grammar, "root ::= (\"{1\" [a-z]{200}) {200}");
   EXPECT_TRUE(check_structured({.kind = Regex, .text = "(a+)+b{100}c{999}\\d{99}"}).ok());
-  test::expect_error(
-      check_structured({.kind = Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
+  expect_error(check_structured({.kind = Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
   for (const size_t more : {0, 1})
     EXPECT_EQ(check_structured({.kind = Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
 }
 
 TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {
-  GrammarCompiler hurried(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 1e-6});
-  test::expect_error(
-      hurried.compile({.kind = JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
-  GrammarCompiler small(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .grammar_bytes = 1000});
+  GrammarCompiler hurried = compiler({.seconds = 1e-6});
+  expect_error(hurried.compile({.kind = JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
+  GrammarCompiler small = compiler({.seconds = 60, .grammar_bytes = 1000});
   EXPECT_FALSE(small.compile({.kind = JsonObject}).ok());
 }
 
 TEST_F(Grammars, AreKeptWithinABound) {
-  GrammarCompiler bounded(tokenizer(), vocab(), tokenizer().eos_ids(), {.seconds = 60, .cache_bytes = 20000});
+  GrammarCompiler bounded = compiler({.seconds = 60, .cache_bytes = 20000});
   const auto regex = [](int i) { return StructuredOutput{.kind = Regex, .text = "a{2}b" + std::to_string(i)}; };
-  const auto first = test::good(bounded.compile(regex(0)));
+  const auto first = good(bounded.compile(regex(0)));
   EXPECT_EQ(bounded.compile(regex(0))->get(), first.get()) << "compiled once";
-  const auto used = test::good(bounded.compile(regex(1)));
+  const auto used = good(bounded.compile(regex(1)));
   for (int i = 2; i < 300; ++i) {
     ASSERT_TRUE(bounded.compile(regex(i)).ok());
     ASSERT_EQ(bounded.compile(regex(1))->get(), used.get());
@@ -388,7 +390,7 @@ TEST_F(Grammars, AreNotMixedUp) {
   std::set<SharedGrammar> made;
   for (const StructuredOutput& form : {StructuredOutput{.kind = Choice, .choices = {"ab", "c"}},
            {.kind = Choice, .choices = {"a", "bc"}}, {.kind = Regex, .text = "ab"}, {.kind = Grammar, .text = "root ::= \"ab\""}})
-    made.insert(test::good(compiler().compile(form)));
+    made.insert(good(compiler().compile(form)));
   EXPECT_EQ(made.size(), 4u);
 }
 

@@ -1,6 +1,6 @@
-// JsonGuard: what every JSON text keeps, whatever its schema: strings have no raw control characters, escapes are JSON's, those
-// of surrogates in pairs. Grammars of JSON are checked by it beside their automaton, which lets some of these through in strings
-// of bounded length or of a format.
+// JsonGuard: what every JSON text keeps: strings have no raw control characters, escapes are JSON's, those of surrogates in
+// pairs. It stands beside the automaton of a grammar, which lets some of these through in strings of bounded length or of a
+// format.
 #pragma once
 
 #include <cstdint>

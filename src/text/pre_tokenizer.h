@@ -1,6 +1,5 @@
 // PreTokenizer: cuts text into the words that BPE works on, by the published split pattern of a model family. Used by Tokenizer
-// alone. Only patterns of its own table are ever compiled: each was checked against the original, and no pattern from a file is
-// run.
+// alone. No pattern from a file is ever run, only those of its own table, each checked against the original.
 #pragma once
 
 #include <memory>

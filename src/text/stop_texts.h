@@ -1,7 +1,6 @@
 // StopTexts: finds stop texts in a stream of text, one per request, behind its Detokenizer. Never gives out what may become one.
-// The output ends before the stop text (OpenAI's meaning). Of several, the one that is complete first wins, and of those complete
-// at the same byte the longest: so the result depends on the text alone, not on how it was cut into pieces, and generation can
-// end at the very token that completes it.
+// The output ends before the stop text (OpenAI's meaning). Of several the one that is complete first wins, then the longest: the
+// result depends on the text alone, not on its pieces, and generation can end at the very token that completes it.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Reading models/golden/text/, for the tests of this folder only. The vocabulary of "wren" stands in the
-// shipped model and is read from there by these few lines, since this folder does not see checkpoint/'s reader.
+// Reading models/golden/text/, for the tests of this folder. The vocabulary of "wren" is read from the shipped model by these few
+// lines: this folder does not see checkpoint/'s reader.
 #pragma once
 
 #include <cstring>

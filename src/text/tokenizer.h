@@ -1,12 +1,11 @@
 // Tokenizer: text to token ids and back to bytes, for byte-level BPE vocabularies of the GPT-2, Llama-3 and Qwen2/3 families.
-// Made from a Hugging Face tokenizer.json or from the vocabulary of a GGUF file; equal to the PyPI package `tokenizers` id for id
+// Made from a Hugging Face tokenizer.json or a GGUF file's vocabulary; equal to the PyPI package `tokenizers` id for id
 // (README.md names the exception). Sennrich, Haddow, Birch (2016) for BPE; the byte alphabet is GPT-2's.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
-#include "base/result.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/pre_tokenizer.h"

@@ -3,7 +3,6 @@
 
 #include "base/failure.h"
 #include "text/excerpt.h"
-#include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
 
 namespace hunch {

@@ -1,11 +1,10 @@
-// Tokenizer::from_json: Hugging Face's tokenizer.json (and two keys of tokenizer_config.json), as far as byte-level BPE of the
-// supported families publishes it. Whatever else a file asks for is refused by name: a pipeline that is nearly right makes wrong
-// ids silently. `truncation` and `padding` are left alone, as transformers sets them per call.
+// Tokenizer::from_json: Hugging Face's tokenizer.json (and two keys of tokenizer_config.json) of byte-level BPE of the supported
+// families. Whatever else a file asks for is refused by name: a pipeline that is nearly right makes wrong ids silently.
+// `truncation` and `padding` are left alone, as transformers sets them per call.
 #include <simdjson.h>
 
 #include "base/failure.h"
 #include "text/excerpt.h"
-#include "text/tokenizer.h"
 #include "text/tokenizer_parts.h"
 
 namespace hunch {

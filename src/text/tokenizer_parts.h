@@ -1,7 +1,6 @@
 // TokenizerParts: what the two readers (tokenizer.json, GGUF) fill and Tokenizer is assembled from.
 #pragma once
 
-#include "base/result.h"
 #include "text/tokenizer.h"
 
 namespace hunch {

@@ -20,7 +20,7 @@ class Hunch:
     self.folder = tempfile.mkdtemp(prefix="hunch-cli-")
 
   def environment(self, **changes):
-    # Nothing of the caller's wishes about colour may decide a test; None removes a variable. Commands without -m find the model here.
+    # Nothing of the caller's wishes about colour may decide a test; None removes a variable. Commands without -m find the model.
     env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CLICOLOR_FORCE")} | {"HUNCH_MODEL": self.model}
     env.update({k: v for k, v in changes.items() if v is not None})
     return env

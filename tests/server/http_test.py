@@ -238,7 +238,7 @@ class Limits(ServerTest):
     self.assertTrue(self.raw(get_bytes("/health")).endswith(b'{"status":"ok"}'))  # used, then idle
 
   def test_a_body_that_comes_too_slowly_is_408(self):
-    self.says(408, POST + b"Content-Length: 90000\r\n\r\n{" + b" " * 70000)  # what came at first buys no silence later
+    self.says(408, POST + b"Content-Length: 90000\r\n\r\n{" + b" " * 70000)  # what came first buys no silence later
     data = completion_bytes(b'{"prompt":"x","max_tokens":1}'.ljust(90000))
     with self.socket() as s:
       s.sendall(data[:70000])

@@ -55,7 +55,7 @@ class Served:
   def kill(self):
     self.stop(signal.SIGKILL)
 
-  # ------------------------------------------------------------------------------------------------------------ requests
+  # --- requests
   def request(self, method, path, body=None, headers=None, timeout=60):
     """(status, headers, body) of one request on a connection of its own; a dict as body goes as JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -230,7 +230,7 @@ class ServerTest(unittest.TestCase):
   def tearDownClass(cls):
     cls.served.kill()
 
-  def error(self, answer, status=None, code=None, param=None):
+  def error(self, answer, code=None, param=None):
     """The error object of an answer's body, after the shape was checked."""
     if isinstance(answer, bytes):
       answer = json.loads(answer)

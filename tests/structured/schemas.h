@@ -1,5 +1,5 @@
-// Schemas to test with: some of our own and any number that are drawn; and whether a JSON value fits one. The validator knows the
-// keywords that the schemas here use, and was written without a look at how the engine keeps them.
+// Schemas, some of our own and any number drawn; and whether a JSON value fits one. The validator knows the keywords used here,
+// and was written without a look at how the engine keeps them.
 #pragma once
 
 #include <nlohmann/json.hpp>

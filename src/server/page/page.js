@@ -23,6 +23,13 @@ async function problem(answer) {
   }
 }
 
+function made(tag, text, kind) {
+  const out = document.createElement(tag);
+  if (kind) out.className = kind;
+  out.textContent = text;
+  return out;
+}
+
 // ---- conversation
 
 function addTurn(who) {
@@ -39,11 +46,8 @@ function addTurn(who) {
 function colourOf(drafter) {
   if (!colours.has(drafter)) {
     colours.set(drafter, colours.size % 6);
-    const mark = document.createElement("span");
-    mark.className = "g g" + colours.get(drafter);
-    mark.textContent = drafter;
     if (colours.size === 1) $("legend").append("accepted guesses of ");
-    $("legend").append(mark);
+    $("legend").append(made("span", drafter, "g g" + colours.get(drafter)));
   }
   return "g g" + colours.get(drafter);
 }
@@ -57,10 +61,8 @@ function append(place, text, drafter) {
     last.textContent += text;
     return;
   }
-  const span = document.createElement("span");
-  span.className = kind;
+  const span = made("span", text, kind);
   if (drafter) span.title = "guessed by " + drafter + ", checked by the model";
-  span.textContent = text;
   place.append(span);
 }
 
@@ -125,10 +127,7 @@ async function ask(question) {
       if (chunk.usage || chunk.timings || chunk.metrics) last = { ...last, ...chunk };
     }
   } catch (error) {
-    const mark = document.createElement("p");
-    mark.className = "wrong";
-    mark.textContent = error.name === "AbortError" ? "stopped" : error.message;
-    place.text.after(mark);
+    place.text.after(made("p", error.name === "AbortError" ? "stopped" : error.message, "wrong"));
   }
   turns.push({ role: "assistant", content: said });
   place.text.classList.remove("pending");
@@ -206,12 +205,8 @@ async function watch() {
         ["guesses kept", round((100 * of("vllm:spec_decode_num_accepted_tokens_total")) / of("vllm:spec_decode_num_draft_tokens_total"), 0) + " %"],
         ["preempted", of("vllm:num_preemptions_total")],
       ];
-      $("engine").replaceChildren(...rows.flatMap(([name, value]) => {
-        const term = document.createElement("dt"), text = document.createElement("dd");
-        term.textContent = name;
-        text.textContent = typeof value === "number" && Number.isNaN(value) ? "–" : value;
-        return [term, text];
-      }));
+      $("engine").replaceChildren(...rows.flatMap(([name, value]) =>
+        [made("dt", name), made("dd", typeof value === "number" && Number.isNaN(value) ? "–" : value)]));
     } catch {
       // the next look may succeed; the status line says when the server is gone
     }

@@ -1,7 +1,6 @@
 // random: entries drawn uniformly, anew each time a pass that reads all ends. What any selector must beat; it catches one that
 // silently does nothing. Draws are a hash of round, layer, set and entry under a key of its own: a draft must stay independent of
 // the request's coins (rule ratio).
-#include "base/random.h"
 #include "sparse/draft_copy.h"
 #include "sparse/entry_scores.h"
 

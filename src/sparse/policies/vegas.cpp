@@ -1,6 +1,6 @@
 // vegas: the blocks of entries that the verified rows attended to most (Vegas, section 4: blocks of one), each by its greatest
-// score. Forward spread over them (S'(j) = max_t 0.98^t S(j-t)) favours what follows the places just read, which is what the next
-// tokens read.
+// score. Forward spread over them (S'(j) = max_t 0.98^t S(j-t)) favours what follows the places just read: the next tokens read
+// it.
 //
 // Metrics: `weight` normalises by the drafts' log-sum-exps, `true_weight` by the rows' own in a second look at K; `logit` is eq.
 // 2 and 3. Rows `last` is the row of the last accepted token, `accepted` all rows up to it.

@@ -6,6 +6,9 @@
 namespace hunch::jinja {
 namespace {
 
+using In = Interpreter&;
+using Args = const Arguments&;
+
 bool among(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -31,7 +34,7 @@ bool lacks(const Value& object, std::string_view name) {
 
 constexpr int64_t kMaxRange = 100'000;  // jinja2's sandbox
 
-Result<Value> make_range(Interpreter& in, const Value&, const Arguments& args) {
+Result<Value> make_range(In in, const Value&, Args args) {
   int64_t bounds[3] = {0, 0, 1};
   const size_t count = args.positional.size();
   if (count < 1 || count > 3 || !args.named.empty()) return type_error("range takes 1 to 3 arguments");
@@ -61,7 +64,7 @@ Result<Value> make_range(Interpreter& in, const Value&, const Arguments& args) {
 }
 
 // The entries of dict(...) and namespace(...): one mapping or list of pairs, then names.
-Status fill(Interpreter& in, const Arguments& args, DictBuilder& out) {
+Status fill(In in, Args args, DictBuilder& out) {
   if (args.positional.size() > 1) return type_error("at most one positional argument is taken");
   if (!args.positional.empty()) {
     const Value& source = args.positional[0];
@@ -80,13 +83,13 @@ Status fill(Interpreter& in, const Arguments& args, DictBuilder& out) {
   return {};
 }
 
-Result<Value> make_dict(Interpreter& in, const Value&, const Arguments& args) {
+Result<Value> make_dict(In in, const Value&, Args args) {
   DictBuilder dict(in.heap());
   HUNCH_OK(fill(in, args, dict));
   return dict.finish();
 }
 
-Result<Value> make_namespace(Interpreter& in, const Value&, const Arguments& args) {
+Result<Value> make_namespace(In in, const Value&, Args args) {
   HUNCH_TRY(const Value dict, make_dict(in, {}, args));
   Namespace* space =
       in.heap().make<Namespace>(Namespace{std::pmr::vector<std::pair<std::string_view, Value>>(in.heap().resource())});
@@ -97,14 +100,14 @@ Result<Value> make_namespace(Interpreter& in, const Value&, const Arguments& arg
   return Value{.kind = Kind::Namespace, .space = space};
 }
 
-Result<Value> make_joiner(Interpreter& in, const Value&, const Arguments& args) {
+Result<Value> make_joiner(In in, const Value&, Args args) {
   HUNCH_TRY(const Params params, args.bind("joiner", {"sep"}));
   const Text* comma = in.heap().make<Text>(Text{.bytes = ", ", .trusted = true});
   HUNCH_TRY(const Text* separator, params.text(0, comma));
   return Value{.kind = Kind::Joiner, .joiner = in.heap().make<Joiner>(Joiner{separator})};
 }
 
-Result<Value> raise_exception(Interpreter&, const Value&, const Arguments& args) {
+Result<Value> raise_exception(In, const Value&, Args args) {
   HUNCH_TRY(const Params params, args.bind("raise_exception", {"message"}));
   if (!params[0]) return type_error("raise_exception needs a message");
   TextBuilder message(4096);
@@ -112,7 +115,7 @@ Result<Value> raise_exception(Interpreter&, const Value&, const Arguments& args)
   return type_error("the template refuses the conversation: {}", message.bytes());
 }
 
-Result<Value> strftime_now(Interpreter& in, const Value&, const Arguments& args) {
+Result<Value> strftime_now(In in, const Value&, Args args) {
   HUNCH_TRY(const Params params, args.bind("strftime_now", {"format"}));
   HUNCH_TRY(const Text* format, params.text(0));
   if (!format) return type_error("strftime_now needs a format");
@@ -126,12 +129,12 @@ Result<Value> strftime_now(Interpreter& in, const Value&, const Arguments& args)
   return in.text({buffer, length});
 }
 
-Result<Value> loop_cycle(Interpreter&, const Value& self, const Arguments& args) {
+Result<Value> loop_cycle(In, const Value& self, Args args) {
   if (args.positional.empty()) return type_error("no items for cycling given");
   return args.positional[self.loop->index % args.positional.size()];
 }
 
-Result<Value> loop_changed(Interpreter& in, const Value& self, const Arguments& args) {
+Result<Value> loop_changed(In in, const Value& self, Args args) {
   HUNCH_TRY(const Value now, in.list({args.positional.begin(), args.positional.end()}, Tuple));
   const bool changed = !self.loop->last_seen || !equal(*self.loop->last_seen, now);
   if (changed) self.loop->last_seen = now;
@@ -305,7 +308,7 @@ Result<Value> Interpreter::eval_call(const Expr& expr, Scope& scope, const Value
   return call(callee, {args.positional, args.named});
 }
 
-Result<Value> Interpreter::call(const Value& callee, const Arguments& args) {
+Result<Value> Interpreter::call(const Value& callee, Args args) {
   switch (callee.kind) {
     case Kind::Undefined: return undefined_error(callee);
     case Kind::Callable:
@@ -325,7 +328,7 @@ Result<Value> Interpreter::call(const Value& callee, const Arguments& args) {
   return type_error("'{}' object is not callable", type_name(callee));
 }
 
-Result<Value> Interpreter::call_macro(const Callable& callable, const Arguments& args) {
+Result<Value> Interpreter::call_macro(const Callable& callable, Args args) {
   const Macro& macro = *callable.macro;
   const size_t count = macro.params.size();
   Scope* scope = inner(callable.closure);

@@ -1,5 +1,5 @@
-// Heap: memory of one compiled template or of one rendering. Everything in it lives until the heap goes; nothing is destroyed
-// singly, so values can be copied as pointers and no depth of nesting can overflow a destructor. Used by all of jinja/.
+// Heap: memory of one compiled template or one rendering. Nothing in it is destroyed singly: values can be copied as pointers,
+// and no depth of nesting can overflow a destructor.
 #pragma once
 
 #include <algorithm>

@@ -3,14 +3,10 @@
 
 #include <ctime>
 #include <initializer_list>
-#include <memory_resource>
 
 #include "base/clock.h"
 #include "base/failure.h"
-#include "text/jinja/heap.h"
 #include "text/jinja/program.h"
-#include "text/jinja/text.h"
-#include "text/jinja/value.h"
 
 namespace hunch::jinja {
 
@@ -108,18 +104,10 @@ class Interpreter {
   Status print(const Value& value, TextBuilder& out);
   Status assign(const Target& target, const Value& value, Scope& scope);
 
-  Result<Value> eval(const Expr& expr, Scope& scope);
-  Result<Value> eval_name(const Expr& expr, Scope& scope);
-  Result<Value> eval_sequence(const Expr& expr, Scope& scope);
-  Result<Value> eval_dict(const Expr& expr, Scope& scope);
-  Result<Value> eval_item(const Expr& expr, Scope& scope);
+  using Evaluation = Result<Value>(const Expr&, Scope&);
+  Evaluation eval, eval_name, eval_sequence, eval_dict, eval_item, eval_function, eval_arith, eval_concat, eval_compare,
+      eval_sign, eval_logic;
   Result<Value> eval_call(const Expr& expr, Scope& scope, const Value* caller = nullptr);
-  Result<Value> eval_function(const Expr& expr, Scope& scope);
-  Result<Value> eval_arith(const Expr& expr, Scope& scope);
-  Result<Value> eval_concat(const Expr& expr, Scope& scope);
-  Result<Value> eval_compare(const Expr& expr, Scope& scope);
-  Result<Value> eval_sign(const Expr& expr, Scope& scope);
-  Result<Value> eval_logic(const Expr& expr, Scope& scope);
   struct Evaluated {
     std::vector<Value> positional;
     std::vector<std::pair<std::string_view, Value>> named;

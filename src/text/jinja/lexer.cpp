@@ -5,7 +5,6 @@
 #include "text/excerpt.h"
 #include "text/jinja/python_text.h"
 #include "text/jinja/value.h"
-#include "text/unicode.h"
 
 namespace hunch::jinja {
 namespace {

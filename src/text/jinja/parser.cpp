@@ -107,7 +107,7 @@ Result<Block> Parser::body_until(std::string_view end) {
   return out;
 }
 
-Result<const Stmt*> Parser::statement() {
+StmtResult Parser::statement() {
   const std::string_view tag = current().text;
   if (current().kind != Name) return unexpected("the name of a tag");
   if (tag == "for") return parse_for();
@@ -143,7 +143,7 @@ Result<const Stmt*> Parser::statement() {
   return fail(fmt::format("unknown tag {}", excerpt(tag, 30)));
 }
 
-Result<const Stmt*> Parser::parse_for() {
+StmtResult Parser::parse_for() {
   Stmt stmt = begin(StmtKind::For);
   HUNCH_TRY(stmt.target, assign_target(false, "in"));
   if (!skip_name("in")) return unexpected("'in'");
@@ -159,7 +159,7 @@ Result<const Stmt*> Parser::parse_for() {
   return make(stmt);
 }
 
-Result<const Stmt*> Parser::parse_if() {
+StmtResult Parser::parse_if() {
   Stmt stmt = begin(StmtKind::If);
   ++conditions_;
   std::vector<Branch> branches;
@@ -180,7 +180,7 @@ Result<const Stmt*> Parser::parse_if() {
   return make(stmt);
 }
 
-Result<const Stmt*> Parser::parse_set() {
+StmtResult Parser::parse_set() {
   Stmt stmt = begin(StmtKind::Set);
   HUNCH_TRY(stmt.target, assign_target(true, {}));
   if (skip_op("=")) {
@@ -225,7 +225,7 @@ Result<Block> Parser::macro_body(Macro& macro, std::string_view end) {
   return out;
 }
 
-Result<const Stmt*> Parser::parse_macro() {
+StmtResult Parser::parse_macro() {
   Stmt stmt = begin(StmtKind::Macro);
   Macro* macro = heap_.make<Macro>();
   HUNCH_TRY(macro->name, expect_any_name());
@@ -236,7 +236,7 @@ Result<const Stmt*> Parser::parse_macro() {
   return make(stmt);
 }
 
-Result<const Stmt*> Parser::parse_call() {
+StmtResult Parser::parse_call() {
   Stmt stmt = begin(StmtKind::Call);
   Macro* macro = heap_.make<Macro>();
   macro->name = "caller";
@@ -248,19 +248,19 @@ Result<const Stmt*> Parser::parse_call() {
   return make(stmt);
 }
 
-Result<const Stmt*> Parser::parse_filter_block() {
+StmtResult Parser::parse_filter_block() {
   Stmt stmt = begin(StmtKind::Filter);
   HUNCH_TRY(stmt.expr, body_filter(stmt.line, true));
   HUNCH_TRY(stmt.body, body_until("endfilter"));
   return make(stmt);
 }
 
-Result<const Expr*> Parser::body_filter(int line, bool inline_start) {
+ExprResult Parser::body_filter(int line, bool inline_start) {
   HUNCH_TRY(const Expr* input, make(ExprKind::Name, line, {}, {.id = kBodyName, .text = kKnownNames[kBodyName]}));
   return filter(input, inline_start);
 }
 
-Result<const Stmt*> Parser::parse_with() {
+StmtResult Parser::parse_with() {
   Stmt stmt = begin(StmtKind::With);
   std::vector<Binding> bindings;
   while (current().kind != BlockEnd) {

@@ -1,14 +1,15 @@
 // Parser of templates, jinja2's grammar rule by rule: statements here, expressions in parser_expressions.cpp. Used by parse().
 #pragma once
 
-#include <algorithm>
 #include <map>
 
-#include "base/result.h"
 #include "text/jinja/lexer.h"
 #include "text/jinja/program.h"
 
 namespace hunch::jinja {
+
+using ExprResult = Result<const Expr*>;
+using StmtResult = Result<const Stmt*>;
 
 class Parser {
  public:
@@ -17,8 +18,8 @@ class Parser {
   std::vector<std::string_view> names() const { return names_; }
 
  private:
-  using ExprResult = Result<const Expr*>;
-  using StmtResult = Result<const Stmt*>;
+  using Rule = ExprResult();
+  using Tag = StmtResult();
 
   // --- Tokens.
   const Token& current() const { return tokens_[at_]; }
@@ -38,14 +39,7 @@ class Parser {
   // --- Statements. `ends`: names of the tags that end a body; the end tag's name is the current token afterwards.
   Result<Block> body(std::span<const std::string_view> ends);
   Result<Block> body_until(std::string_view end);  // goes behind the name of the end tag
-  StmtResult statement();
-  StmtResult parse_for();
-  StmtResult parse_if();
-  StmtResult parse_set();
-  StmtResult parse_macro();
-  StmtResult parse_call();
-  StmtResult parse_filter_block();
-  StmtResult parse_with();
+  Tag statement, parse_for, parse_if, parse_set, parse_macro, parse_call, parse_filter_block, parse_with;
   Status signature(Macro& macro);
   Result<Block> macro_body(Macro& macro, std::string_view end);
   Result<Target> assign_target(bool with_namespace, std::string_view end);
@@ -55,28 +49,15 @@ class Parser {
   // --- Expressions, loosest first.
   ExprResult expression(bool with_ternary = true);
   ExprResult tuple(bool with_ternary, bool parentheses, std::string_view end = {});
-  ExprResult ternary();
-  ExprResult either();
-  ExprResult both();
-  ExprResult negation();
-  ExprResult comparison();
-  ExprResult sum();
-  ExprResult concat();
-  ExprResult product();
-  ExprResult power();
+  Rule ternary, either, both, negation, comparison, sum, concat, product, power;
   ExprResult factor() { return unary(); }
-  ExprResult joined(ExprKind, std::string_view by, ExprResult (Parser::*below)());
-  ExprResult arithmetic(ExprResult (Parser::*below)(), std::span<const std::pair<std::string_view, Operator>> ops);
+  ExprResult joined(ExprKind, std::string_view by, Rule Parser::*below);
+  ExprResult arithmetic(Rule Parser::*below, std::span<const std::pair<std::string_view, Operator>> ops);
   ExprResult unary(bool with_filter = true);
-  ExprResult primary();
-  ExprResult string_literal();
-  ExprResult number();
-  ExprResult list();
-  ExprResult dict();
+  Rule primary, string_literal, number, list, dict, subscript_part;
   ExprResult postfix(const Expr* inner);
   ExprResult filters_and_tests(const Expr* inner);
   ExprResult subscript(const Expr* inner);
-  ExprResult subscript_part();
   ExprResult call(const Expr* callee);
   ExprResult filter(const Expr* inner, bool inline_start);
   ExprResult body_filter(int line, bool inline_start);  // of what a block holds

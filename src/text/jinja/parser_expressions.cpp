@@ -10,7 +10,7 @@ namespace hunch::jinja {
 
 using enum Operator;
 
-Result<const Expr*> Parser::make(Expr expr) {
+ExprResult Parser::make(Expr expr) {
   const auto higher = [&](const Expr* part) {
     if (part) expr.height = std::max(expr.height, part->height + 1);
   };
@@ -26,7 +26,7 @@ Result<const Expr*> Parser::make(Expr expr) {
   return heap_.make<Expr>(expr);
 }
 
-Result<const Expr*> Parser::make(ExprKind kind, int line, const std::vector<const Expr*>& parts, Expr rest) {
+ExprResult Parser::make(ExprKind kind, int line, const std::vector<const Expr*>& parts, Expr rest) {
   rest.kind = kind, rest.line = line, rest.parts = heap_.copy(parts);
   return make(rest);
 }
@@ -35,10 +35,10 @@ const Expr* Parser::literal(const Value& value) {
   return heap_.make<Expr>(Expr{.kind = ExprKind::Literal, .line = current().line, .value = value});
 }
 
-Result<const Expr*> Parser::expression(bool with_ternary) { return with_ternary ? ternary() : either(); }
+ExprResult Parser::expression(bool with_ternary) { return with_ternary ? ternary() : either(); }
 
 // One expression, or a tuple if commas follow. `end`: a name that ends it too.
-Result<const Expr*> Parser::tuple(bool with_ternary, bool parentheses, std::string_view end) {
+ExprResult Parser::tuple(bool with_ternary, bool parentheses, std::string_view end) {
   const int line = current().line;
   std::vector<const Expr*> parts;
   bool is_tuple = false;
@@ -54,7 +54,7 @@ Result<const Expr*> Parser::tuple(bool with_ternary, bool parentheses, std::stri
   return make(ExprKind::Tuple, line, parts);
 }
 
-Result<const Expr*> Parser::ternary() {
+ExprResult Parser::ternary() {
   const Deeper deeper(depth_);
   if (depth_ > kMaxDepth) return too_deep();
   const int line = current().line;
@@ -71,7 +71,7 @@ Result<const Expr*> Parser::ternary() {
 }
 
 // Operands of one word or sign side by side, as one node however many.
-Result<const Expr*> Parser::joined(ExprKind kind, std::string_view by, ExprResult (Parser::*below)()) {
+ExprResult Parser::joined(ExprKind kind, std::string_view by, Rule Parser::*below) {
   const int line = current().line;
   const auto goes_on = [&] { return kind == ExprKind::Concat ? skip_op(by) : skip_name(by); };
   HUNCH_TRY(const Expr* first, (this->*below)());
@@ -81,11 +81,11 @@ Result<const Expr*> Parser::joined(ExprKind kind, std::string_view by, ExprResul
   return make(kind, line, parts);
 }
 
-Result<const Expr*> Parser::either() { return joined(ExprKind::Or, "or", &Parser::both); }
-Result<const Expr*> Parser::both() { return joined(ExprKind::And, "and", &Parser::negation); }
-Result<const Expr*> Parser::concat() { return joined(ExprKind::Concat, "~", &Parser::product); }
+ExprResult Parser::either() { return joined(ExprKind::Or, "or", &Parser::both); }
+ExprResult Parser::both() { return joined(ExprKind::And, "and", &Parser::negation); }
+ExprResult Parser::concat() { return joined(ExprKind::Concat, "~", &Parser::product); }
 
-Result<const Expr*> Parser::negation() {
+ExprResult Parser::negation() {
   const Deeper deeper(depth_);
   if (depth_ > kMaxDepth) return too_deep();
   if (!is_name("not")) return comparison();
@@ -95,7 +95,7 @@ Result<const Expr*> Parser::negation() {
   return make(ExprKind::Not, line, {inner});
 }
 
-Result<const Expr*> Parser::comparison() {
+ExprResult Parser::comparison() {
   constexpr std::pair<std::string_view, Operator> kOps[] = {{"==", Eq}, {"!=", Ne}, {"<", Lt}, {"<=", Le}, {">", Gt}, {">=", Ge}};
   const int line = current().line;
   HUNCH_TRY(const Expr* first, sum());
@@ -119,8 +119,7 @@ Result<const Expr*> Parser::comparison() {
 }
 
 // A level of left-associative arithmetic over the level below, as one node however long.
-Result<const Expr*> Parser::arithmetic(
-    ExprResult (Parser::*below)(), std::span<const std::pair<std::string_view, Operator>> ops) {
+ExprResult Parser::arithmetic(Rule Parser::*below, std::span<const std::pair<std::string_view, Operator>> ops) {
   const int line = current().line;
   HUNCH_TRY(const Expr* first, (this->*below)());
   std::vector<Operand> chain;
@@ -135,23 +134,23 @@ Result<const Expr*> Parser::arithmetic(
   return make(ExprKind::Arith, line, {first}, {.chain = heap_.copy(chain)});
 }
 
-Result<const Expr*> Parser::sum() {
+ExprResult Parser::sum() {
   static constexpr std::pair<std::string_view, Operator> kOps[] = {{"+", Add}, {"-", Sub}};
   return arithmetic(&Parser::concat, kOps);
 }
 
-Result<const Expr*> Parser::product() {
+ExprResult Parser::product() {
   static constexpr std::pair<std::string_view, Operator> kOps[] = {{"*", Mul}, {"/", Div}, {"//", FloorDiv}, {"%", Mod}};
   return arithmetic(&Parser::power, kOps);
 }
 
 // jinja2 has ** from left to right, unlike Python.
-Result<const Expr*> Parser::power() {
+ExprResult Parser::power() {
   static constexpr std::pair<std::string_view, Operator> kOps[] = {{"**", Pow}};
   return arithmetic(&Parser::factor, kOps);
 }
 
-Result<const Expr*> Parser::unary(bool with_filter) {
+ExprResult Parser::unary(bool with_filter) {
   const Deeper deeper(depth_);
   if (depth_ > kMaxDepth) return too_deep();
   const int line = current().line;
@@ -169,7 +168,7 @@ Result<const Expr*> Parser::unary(bool with_filter) {
   return node;
 }
 
-Result<const Expr*> Parser::primary() {
+ExprResult Parser::primary() {
   const Token token = current();
   if (token.kind == String) return string_literal();
   if (token.kind == Integer || token.kind == Float) return number();
@@ -201,7 +200,7 @@ Result<const Expr*> Parser::primary() {
 }
 
 // Strings side by side are one.
-Result<const Expr*> Parser::string_literal() {
+ExprResult Parser::string_literal() {
   std::string_view text = current().text;
   std::string joined;
   const int line = current().line;
@@ -215,7 +214,7 @@ Result<const Expr*> Parser::string_literal() {
   return make(Expr{.kind = ExprKind::Literal, .line = line, .value = make_text(heap_, Text{.bytes = text, .trusted = true})});
 }
 
-Result<const Expr*> Parser::number() {
+ExprResult Parser::number() {
   std::string digits(current().text);
   std::erase(digits, '_');
   const char *begin = digits.data(), *end = begin + digits.size();
@@ -242,7 +241,7 @@ Result<const Expr*> Parser::number() {
   return out;
 }
 
-Result<const Expr*> Parser::list() {
+ExprResult Parser::list() {
   const int line = current().line;
   next();
   std::vector<const Expr*> parts;
@@ -255,7 +254,7 @@ Result<const Expr*> Parser::list() {
   return make(ExprKind::List, line, parts);
 }
 
-Result<const Expr*> Parser::dict() {
+ExprResult Parser::dict() {
   const int line = current().line;
   next();
   std::vector<const Expr*> parts;  // key, value, key, ...
@@ -272,7 +271,7 @@ Result<const Expr*> Parser::dict() {
   return make(ExprKind::Dict, line, parts);
 }
 
-Result<const Expr*> Parser::postfix(const Expr* inner) {
+ExprResult Parser::postfix(const Expr* inner) {
   while (is_op(".") || is_op("[") || is_op("(")) {
     if (is_op("(")) {
       HUNCH_TRY(inner, call(inner));
@@ -283,7 +282,7 @@ Result<const Expr*> Parser::postfix(const Expr* inner) {
   return inner;
 }
 
-Result<const Expr*> Parser::filters_and_tests(const Expr* inner) {
+ExprResult Parser::filters_and_tests(const Expr* inner) {
   while (true) {
     if (is_op("|")) {
       HUNCH_TRY(inner, filter(inner, false));
@@ -297,7 +296,7 @@ Result<const Expr*> Parser::filters_and_tests(const Expr* inner) {
   }
 }
 
-Result<const Expr*> Parser::subscript(const Expr* inner) {
+ExprResult Parser::subscript(const Expr* inner) {
   const int line = current().line;
   if (skip_op(".")) {
     const Token token = current();
@@ -321,7 +320,7 @@ Result<const Expr*> Parser::subscript(const Expr* inner) {
   return make(ExprKind::Item, line, {inner, index});
 }
 
-Result<const Expr*> Parser::subscript_part() {
+ExprResult Parser::subscript_part() {
   const int line = current().line;
   std::vector<const Expr*> bounds(3, nullptr);
   if (!is_op(":")) {
@@ -369,7 +368,7 @@ Result<const CallArgs*> Parser::call_args() {
 }
 
 // One filter or a chain of them. What we lack is refused at once, but behind a condition only if it is reached.
-Result<const Expr*> Parser::filter(const Expr* inner, bool inline_start) {
+ExprResult Parser::filter(const Expr* inner, bool inline_start) {
   while (inline_start || is_op("|")) {
     if (!inline_start) next();
     inline_start = false;
@@ -384,7 +383,7 @@ Result<const Expr*> Parser::filter(const Expr* inner, bool inline_start) {
   return inner;
 }
 
-Result<const Expr*> Parser::test(const Expr* inner) {
+ExprResult Parser::test(const Expr* inner) {
   const int line = current().line;
   next();  // "is"
   const bool negated = skip_name("not");
@@ -407,7 +406,7 @@ Result<const Expr*> Parser::test(const Expr* inner) {
   return make(ExprKind::Not, line, {out});
 }
 
-Result<const Expr*> Parser::call(const Expr* callee) {
+ExprResult Parser::call(const Expr* callee) {
   const int line = current().line;
   HUNCH_TRY(const CallArgs* args, call_args());
   return make(ExprKind::Call, line, {callee}, {.args = args});

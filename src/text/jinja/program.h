@@ -3,7 +3,6 @@
 
 #include <memory>
 
-#include "text/jinja/heap.h"
 #include "text/jinja/value.h"
 
 namespace hunch::jinja {

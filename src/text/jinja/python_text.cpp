@@ -6,6 +6,8 @@
 namespace hunch::jinja {
 namespace {
 
+using enum CharClass;
+
 utf8proc_category_t category(uint32_t code) { return utf8proc_category(utf8proc_int32_t(code)); }
 
 bool is_alpha(uint32_t code) {
@@ -24,15 +26,15 @@ bool is_in(uint32_t code, CharClass wanted) {
   const bool decimal = c == UTF8PROC_CATEGORY_ND, digit = decimal || is_superscript_digit(code);
   const bool numeric = digit || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
   switch (wanted) {
-    case CharClass::Alpha: return is_alpha(code);
-    case CharClass::Alnum: return is_alpha(code) || numeric;
-    case CharClass::Decimal: return decimal;
-    case CharClass::Digit: return digit;
-    case CharClass::Numeric: return numeric;
-    case CharClass::Space: return is_space(code);
-    case CharClass::Lower: return !is_cased(code) || is_lower(code);
-    case CharClass::Upper: return !is_cased(code) || is_upper(code);
-    case CharClass::Ascii: return code < 0x80;
+    case Alpha: return is_alpha(code);
+    case Alnum: return is_alpha(code) || numeric;
+    case Decimal: return decimal;
+    case Digit: return digit;
+    case Numeric: return numeric;
+    case Space: return is_space(code);
+    case Lower: return !is_cased(code) || is_lower(code);
+    case Upper: return !is_cased(code) || is_upper(code);
+    case Ascii: return code < 0x80;
   }
   return false;
 }
@@ -95,13 +97,13 @@ std::string with_case(std::string_view text, Case wanted) {
 }
 
 bool is_all(std::string_view text, CharClass wanted) {
-  if (text.empty()) return wanted == CharClass::Ascii;
+  if (text.empty()) return wanted == Ascii;
   bool all = true, cased = false;
   each_character(text, [&](std::string_view, uint32_t code) {
     cased |= is_cased(code);
     return all = is_in(code, wanted);
   });
-  return all && (cased || (wanted != CharClass::Lower && wanted != CharClass::Upper));
+  return all && (cased || (wanted != Lower && wanted != Upper));
 }
 
 }

@@ -4,6 +4,8 @@
 #include "text/jinja/python_text.h"
 
 namespace hunch::jinja {
+using enum Operator;
+
 namespace {
 
 using In = Interpreter&;
@@ -41,7 +43,7 @@ Result<Value> cased(In in, const Value& value, Args args) {
 }
 
 Result<Value> divides(In in, const Value& value, const Value& by, int64_t rest) {
-  HUNCH_TRY(const Value left, in.arithmetic(Operator::Mod, value, by));
+  HUNCH_TRY(const Value left, in.arithmetic(Mod, value, by));
   return Value::of(equal(left, Value::of(rest)));
 }
 Result<Value> even(In in, const Value& value, Args args) {
@@ -62,12 +64,12 @@ template <Operator kOp>
 Result<Value> compared(In, const Value& a, Args args) {
   HUNCH_TRY(const Params params, args.bind("a comparing test", {"other"}, 1));
   const Value& b = *params[0];
-  if (kOp == Operator::Eq || kOp == Operator::Ne) return Value::of(equal(a, b) == (kOp == Operator::Eq));
+  if (kOp == Eq || kOp == Ne) return Value::of(equal(a, b) == (kOp == Eq));
   for (const Value* side : {&a, &b})
     if (side->is(Kind::Undefined)) return undefined_error(*side);
-  const bool swapped = kOp == Operator::Gt || kOp == Operator::Le;
+  const bool swapped = kOp == Gt || kOp == Le;
   HUNCH_TRY(const bool before, swapped ? less(b, a) : less(a, b));
-  return Value::of(before != (kOp == Operator::Le || kOp == Operator::Ge));
+  return Value::of(before != (kOp == Le || kOp == Ge));
 }
 
 Result<Value> in(In interpreter, const Value& value, Args args) {
@@ -91,17 +93,15 @@ Result<Value> known(In, const Value& value, Args args) {
   return Value::of(value.is(Kind::String) && kFind(value.bytes()) != nullptr);
 }
 
-constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Operator::Ne>}, {"<", compared<Operator::Lt>},
-    {"<=", compared<Operator::Le>}, {"==", compared<Operator::Eq>}, {">", compared<Operator::Gt>}, {">=", compared<Operator::Ge>},
-    {"boolean", simple<is<Kind::Bool>>}, {"callable", simple<callable>}, {"defined", simple<defined>},
-    {"divisibleby", divisibleby}, {"eq", compared<Operator::Eq>}, {"equalto", compared<Operator::Eq>},
-    {"escaped", simple<escaped>}, {"even", even}, {"false", simple<is_false>}, {"filter", known<find_filter>},
-    {"float", simple<is<Kind::Float>>}, {"ge", compared<Operator::Ge>}, {"greaterthan", compared<Operator::Gt>},
-    {"gt", compared<Operator::Gt>}, {"in", in}, {"integer", simple<is<Kind::Int>>}, {"iterable", simple<iterable>},
-    {"le", compared<Operator::Le>}, {"lessthan", compared<Operator::Lt>}, {"lower", cased<false>}, {"lt", compared<Operator::Lt>},
-    {"mapping", simple<is<Kind::Dict>>}, {"ne", compared<Operator::Ne>}, {"none", simple<is<Kind::None>>},
-    {"number", simple<number>}, {"odd", odd}, {"sameas", sameas}, {"sequence", simple<sequence>},
-    {"string", simple<is<Kind::String>>}, {"test", known<find_test>}, {"true", simple<is_true>},
+constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Ne>}, {"<", compared<Lt>}, {"<=", compared<Le>},
+    {"==", compared<Eq>}, {">", compared<Gt>}, {">=", compared<Ge>}, {"boolean", simple<is<Kind::Bool>>},
+    {"callable", simple<callable>}, {"defined", simple<defined>}, {"divisibleby", divisibleby}, {"eq", compared<Eq>},
+    {"equalto", compared<Eq>}, {"escaped", simple<escaped>}, {"even", even}, {"false", simple<is_false>},
+    {"filter", known<find_filter>}, {"float", simple<is<Kind::Float>>}, {"ge", compared<Ge>}, {"greaterthan", compared<Gt>},
+    {"gt", compared<Gt>}, {"in", in}, {"integer", simple<is<Kind::Int>>}, {"iterable", simple<iterable>}, {"le", compared<Le>},
+    {"lessthan", compared<Lt>}, {"lower", cased<false>}, {"lt", compared<Lt>}, {"mapping", simple<is<Kind::Dict>>},
+    {"ne", compared<Ne>}, {"none", simple<is<Kind::None>>}, {"number", simple<number>}, {"odd", odd}, {"sameas", sameas},
+    {"sequence", simple<sequence>}, {"string", simple<is<Kind::String>>}, {"test", known<find_test>}, {"true", simple<is_true>},
     {"undefined", simple<is<Kind::Undefined>>}, {"upper", cased<true>}};
 
 }

@@ -1,5 +1,5 @@
 // Text: an immutable string that knows which of its bytes the template wrote and which came with the request, and the builder
-// that joins texts under a limit. A special token may be recognised in the template's bytes only (reliability of chat marks).
+// that joins texts under a limit. Special tokens are recognised in the template's bytes only.
 #pragma once
 
 #include <cstdint>

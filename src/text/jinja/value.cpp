@@ -178,19 +178,20 @@ Result<Value> make_sequence(Heap& heap, const std::vector<Value>& items, Sequenc
 }
 
 std::string_view type_name(const Value& value) {
+  using enum Kind;
   switch (value.kind) {
-    case Kind::Undefined: return "Undefined";
-    case Kind::None: return "NoneType";
-    case Kind::Bool: return "bool";
-    case Kind::Int: return "int";
-    case Kind::Float: return "float";
-    case Kind::String: return "str";
-    case Kind::Sequence: break;
-    case Kind::Dict: return "dict";
-    case Kind::Namespace: return "Namespace";
-    case Kind::Callable: return "function";
-    case Kind::Loop: return "LoopContext";
-    case Kind::Joiner: return "Joiner";
+    case Undefined: return "Undefined";
+    case None: return "NoneType";
+    case Bool: return "bool";
+    case Int: return "int";
+    case Float: return "float";
+    case String: return "str";
+    case Sequence: break;
+    case Dict: return "dict";
+    case Namespace: return "Namespace";
+    case Callable: return "function";
+    case Loop: return "LoopContext";
+    case Joiner: return "Joiner";
   }
   switch (value.sequence->kind) {
     case List: return "list";
@@ -205,15 +206,16 @@ std::string_view type_name(const Value& value) {
 }
 
 bool truth(const Value& value) {
+  using enum Kind;
   switch (value.kind) {
-    case Kind::Undefined:
-    case Kind::None: return false;
-    case Kind::Bool: return value.boolean;
-    case Kind::Int: return value.integer != 0;
-    case Kind::Float: return value.real != 0;
-    case Kind::String: return !value.bytes().empty();
-    case Kind::Sequence: return value.sequence->kind == Generator || !value.sequence->items.empty();
-    case Kind::Dict: return !value.dict->entries.empty();
+    case Undefined:
+    case None: return false;
+    case Bool: return value.boolean;
+    case Int: return value.integer != 0;
+    case Float: return value.real != 0;
+    case String: return !value.bytes().empty();
+    case Sequence: return value.sequence->kind == Generator || !value.sequence->items.empty();
+    case Dict: return !value.dict->entries.empty();
     default: return true;
   }
 }

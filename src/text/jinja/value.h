@@ -3,7 +3,6 @@
 #pragma once
 
 #include "base/result.h"
-#include "text/jinja/heap.h"
 #include "text/jinja/text.h"
 
 namespace hunch::jinja {
