@@ -62,7 +62,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
   CudaNsa nsa;
   const double scale = 1 / std::sqrt(double(kDim));
   for (const int entries : {4096, 8192, 16384, 32768, 65536}) {
-    const int most = 64, compressed_entries = (entries - settings.cmp_len) / settings.cmp_stride + 1;
+    const int most = 2048, compressed_entries = (entries - settings.cmp_len) / settings.cmp_stride + 1;
     std::vector<Layer> layers(kLayers);
     test::NsaStore raw(kKvHeads, kDim, entries + most, 1), compressed(kKvHeads, kDim, compressed_entries + most, 2);
     for (Layer& layer : layers) {  // the same values at places of their own
@@ -70,7 +70,7 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
       layer.raw = raw.plane, layer.compressed = compressed.plane;
       layer.memory[0] = std::move(raw.memory), layer.memory[1] = std::move(compressed.memory);
     }
-    for (const int rows : {4, 8, 16, 32, 64}) {
+    for (const int rows : {4, 8, 16, 32, 64, most}) {
       Draft x = draft(entries, rows, 0.97f);
       test::DeviceArray<float> q(x.q), gates(rows * kHeads * 3), answer(x.q.size());
       HUNCH_CUDA_CHECK(cudaMemset(gates.data(), 0, gates.size() * sizeof(float)));
@@ -93,6 +93,16 @@ std::vector<KernelRow> bench_nsa(Commands& commands) {
           }
         }) / kLayers;
       };
+      if (rows == most) {
+        const double ms = time({.name = "a chunk of a prompt"}), blocks = double(rows) * kKvHeads * settings.sel_count;
+        const double read = blocks * union_share(chosen.get(), rows, settings.sel_count, kNsaMostGrouped);
+        std::ostringstream name;
+        name.precision(3);
+        name << "nsa: " << entries / 1024 << "K, " << rows << " rows, a chunk of a prompt; blocks read " << read / blocks
+             << " of chosen";
+        out.push_back({.name = name.str(), .bytes = read * settings.sel_block * kDim * 4, .ms = ms});
+        continue;
+      }
       const double base = time({.grouped = 1, .apart = true});
       const std::vector<int32_t> own = chosen.get();
       const auto add = [&](const Form& form) {
