@@ -35,6 +35,8 @@ struct Kind {
   bool trees;
 };
 
+constexpr int chunk_tile_bytes(int head_dim) { return 4 * kNsaTile * head_dim * 2; }
+
 template <int D, int kBlock, int kTiles, bool kTrees>
 void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& args) {
   using Shared = NsaShared<D, kTiles * 16, kNsaBlockChains>;
@@ -47,6 +49,7 @@ void launch(Commands& commands, const Kind& kind, dim3 blocks, const NsaLaunch& 
 template <int D, int kBlock>
 void launch_chunks(Commands& commands, int owner_words, dim3 blocks, const NsaLaunch& args) {
   using Shared = typename NsaChunk<D, kBlock>::Shared;
+  static_assert(Shared::kTeamBytes == chunk_tile_bytes(D));
   const size_t shared_bytes = Shared::kOwners + owner_words * sizeof(uint32_t);
   commands.launch(
       nsa_chunk_kernel<D, kBlock>, {.blocks = blocks, .threads = kNsaChunkTiles * 32, .shared_bytes = shared_bytes}, args);
@@ -294,11 +297,11 @@ void CudaNsa::attend(Commands& commands, const NsaShape& shape, float scale, std
   const NsaDevice& first = devices_[0];
   const int dim = first.raw.head_dim, heads = first.kv_heads * first.group;
   HUNCH_CHECK(nsa_lacks(shape, heads, first.kv_heads, dim).empty() && most_blocks <= kNsaMostBlocks);
-  // Runs of many groups: a block takes one, and there should be some blocks for a device.
+  // Runs of many groups: a block takes one, if there are some blocks for a device, and scores of blocks fit where tiles stand.
   const int shift = first.group_shift, of_chunk = std::min(kNsaMostGrouped, kNsaChunkTiles * 16 >> shift);
   const int words = std::max(512, int(std::bit_ceil(unsigned(most_blocks + kNsaChains))));  // in steps, so that graphs fit again
   const bool exact = grouping.rows == 0 && !grouping.shared && !grouping.apart;
-  const bool may = exact && runs[0].out.data && !runs[0].given && of_chunk << shift > 32 && words <= kNsaTile * dim * 6 / 4;
+  const bool may = exact && runs[0].out.data && !runs[0].given && of_chunk << shift > 32 && words * 4 <= chunk_tile_bytes(dim);
   const auto is_chunk = [&](const NsaDevice& d) { return may && d.num_bundles == 0 && d.rows << shift > 32; };
   const auto groups_of = [&](const NsaDevice& d) { return (d.rows - 1) / of_chunk + 1; };
   int groups = 0, most_groups = 0, most_rows = 0;

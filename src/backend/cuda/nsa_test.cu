@@ -187,8 +187,8 @@ TEST_F(CudaNsa, HasTheValuesOfPlainLoops) {
 TEST_F(CudaNsa, GivesARowTheSameBitsInAChunkOfAPrompt) {
   const Case usual_128{8, 2, 128, kUsualNsa};
   for (const Case& c : {kCases[0], kCases[1], kCases[3], kCases[4], usual_128})
-    for (const int entries : {0, 900, 30000}) {
-      if (left_out()) continue;
+    for (const int entries : {0, 900, 30000, 280000}) {
+      if (left_out() || entries > 8000 * c.settings.sel_block) continue;
       const int rows = entries == 0 ? 1603 : 800, few = 16, heads = c.kv_heads * c.settings.sel_count;
       Caches caches(c, entries + rows);
       const NsaQuestion x = chain(c, entries, rows, 5);
