@@ -53,6 +53,13 @@ def test_answers_every_line_as_run_would(hunch):
   assert one["metrics"]["lossless"] is True and one["metrics"]["ttft_ms"] > 0, one
 
 
+def test_a_constraint_that_cannot_be_had_is_refused_before_the_first_line(hunch):
+  result, out = batch(hunch, "constraint", GOOD[:1], "--regex", "(")
+  assert result.code == 2 and "parenthesis" in result.err and not answers(out), result
+  result = hunch("serve", "--port", "0", "--json-schema", '{"type":"x"}', timeout=60)
+  assert result.code == 2 and "'type' must name" in result.err, result
+
+
 def test_bad_lines_get_errors_and_the_others_go_on(hunch):
   lines = [GOOD[0], "not json", dict(id="c", prompt="x", temprature=1), dict(GOOD[0], prompt="again"), dict(id="e", prompt=[1, 10**6]),
       dict(id="f", prompt=[5] * 5000), dict(id="g", prompt="x", max_tokens=2, speculative_config={"metod": "self"}), "",
