@@ -95,9 +95,9 @@ TEST_F(CudaOracle, ProductsOfRandomShapesAreThoseOfCublas) {
   const int64_t row_counts[] = {1, 4, 8, 15, 32, 64, 77, 128, 224, 400, 1030, 1500};
   // Whose operands are their elements rounded to bf16.
   using enum DType;
-  const DType encodings[] = {BF16, Q8_0, F8_E4M3, F16};
+  const DType encodings[] = {BF16, Q4_K, F8_E4M3, Q5_K, F16, Q6_K, MXFP4};
   for (size_t i = 0; i < std::size(row_counts); ++i) {
-    const int64_t rows = row_counts[i], n = 4 * below(i % 4 == 1 ? 3000 : 1100), k = 32 * below(i % 4 == 2 ? 300 : 130);
+    const int64_t rows = row_counts[i], n = 4 * below(i % 4 == 1 ? 3000 : 1100), k = 256 * below(i % 4 == 2 ? 38 : 17);
     const auto weight = random_weight(encodings[i % std::size(encodings)], n, k, i, 0.05f);
     ASSERT_TRUE(weight);
     Ints ids(n);

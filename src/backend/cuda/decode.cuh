@@ -8,115 +8,76 @@
 
 namespace hunch {
 
-// Of sums of decoded weights.
-constexpr float unit_of(DType type) { return type == DType::Q4_0 || type == DType::MXFP4 ? 0x1p22f : 1.0f; }
-
 // What thread t of the warpgroup needs of a part of a coded tile, as it lies there.
 template <DType kType>
 struct PartCodes {
   uint4 codes[has_byte_codes(kType) ? 2 : 1];
-  uint2 scales, high, super;  // high: fifth bits (x), Q6_K's high bits
+  uint4 scales;  // of codes without minima or 16 by 16, x and y
+  uint2 high;    // Q5_K: x
 };
 template <DType kType>
 HUNCH_DEVICE PartCodes<kType> load_part(uint32_t record, int part, int t) {
   constexpr RecordShape kShape = record_shape(kType);
-  const int pair = t / 32 * 8 + t % 32 / 4;
+  const uint32_t scales = record + uint32_t(kShape.scales + (part * 32 + t / 32 * 8 + t % 32 / 4) * pair_scale_bytes(kType));
   PartCodes<kType> p{};
-  p.scales = load_8(record + uint32_t(kShape.scales + (part * 32 + pair) * 8));
+  if constexpr (is_k_quant(kType)) {
+    p.scales = load_16(scales);
+  } else {
+    const uint2 two = load_8(scales);
+    p.scales = make_uint4(two.x, two.y, 0, 0);
+  }
   constexpr int kWords = has_byte_codes(kType) ? 2 : 1;
 #pragma unroll
   for (int h = 0; h < kWords; ++h) p.codes[h] = load_16(record + uint32_t(((part * kWords + h) * 128 + t) * 16));
   if constexpr (kType == DType::Q5_K) p.high.x = load_4(record + uint32_t(kShape.high + (part * 128 + t) * 4));
-  if constexpr (kType == DType::Q6_K) {
-    p.high = load_8(record + uint32_t(kShape.high + (part * 128 + t) * 8));
-    p.super.x = load_4(record + uint32_t(kShape.super + pair * 4));
-  }
-  if constexpr (kType == DType::Q4_K || kType == DType::Q5_K) p.super = load_8(record + uint32_t(kShape.super + pair * 8));
+  if constexpr (kType == DType::Q6_K) p.high = load_8(record + uint32_t(kShape.high + (part * 128 + t) * 8));
   return p;
-}
-
-// Two codes of E4M3, the lower or the upper ones of a word, as fp16 times 1 / kF8Unit: an instruction, or the bits moved into
-// place, 2^8 too small.
-#if __CUDA_ARCH__ >= 890
-constexpr float kF8Unit = 1;
-#else
-constexpr float kF8Unit = 256;
-#endif
-template <bool kUpper>
-HUNCH_DEVICE uint32_t f8_halves(uint32_t word) {
-#if __CUDA_ARCH__ >= 890
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(kUpper ? word >> 16 : word)));
-  return halves;
-#else
-  const uint32_t high = __byte_perm(word, 0, kUpper ? 0x3424 : 0x1404);
-  return (high & 0x80008000u) | (high >> 1 & 0x3f803f80u);
-#endif
 }
 
 // Operands of the part: a[i] of step kFirst + i, an even number of them.
 template <DType kType, int kFirst, int kSteps>
 HUNCH_DEVICE void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4]) {
-  const uint2 scales = p.scales;
+  const uint4 scales = p.scales;
   if constexpr (kType == DType::F8_E4M3) {
-    const float scale[2] = {__uint_as_float(scales.x) * kF8Unit, __uint_as_float(scales.y) * kF8Unit};
+    // Bits at the places of bf16 are the code's value times 2^-120; scales are the sum of two.
+    uint32_t scale[2][2];  // [feature]: most of it and the rest
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scale[i / 2][i % 2] = __byte_perm(i / 2 ? scales.y : scales.x, 0, i % 2 ? 0x3232 : 0x1010);
 #pragma unroll
     for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
       const uint32_t words[4] = {p.codes[h].x, p.codes[h].y, p.codes[h].z, p.codes[h].w};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
-        const uint32_t halves = i % 2 ? f8_halves<true>(words[i / 2]) : f8_halves<false>(words[i / 2]);
-        const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&halves));
-        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_of(both.x * scale[i % 2], both.y * scale[i % 2]);
+        const uint32_t value = f8_bits(words[i / 2], i % 2);
+        a[2 * h + i / 4 - kFirst][i % 4] = bf16x2_fma(value, scale[i % 2][0], bf16x2_mul(value, scale[i % 2][1]));
       }
     }
-    return;
-  } else if constexpr (kType == DType::Q8_0) {
-    float d[2][2], offset[2][2];
-    for (int below = 0; below < 2; ++below) {
-      const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
-      d[below][0] = both.x, d[below][1] = both.y;
-      offset[below][0] = both.x * -32896.0f, offset[below][1] = both.y * -32896.0f;
-    }
-#pragma unroll
-    for (int h = kFirst / 2; h < (kFirst + kSteps) / 2; ++h) {
-      const uint4 codes = p.codes[h];
-      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // step 2h + i / 4, register i % 4
-        const uint32_t word = words[i / 2];
-        // A byte in the mantissa of 2^15; (2^15 + code) d - (2^15 + 128) d is exact, and so is either term.
-        const float low = __uint_as_float(__byte_perm(word, 0x47000000u, i % 2 ? 0x7624 : 0x7604));
-        const float high = __uint_as_float(__byte_perm(word, 0x47000000u, i % 2 ? 0x7634 : 0x7614));
-        a[2 * h + i / 4 - kFirst][i % 4] =
-            bf16x2_of(__fmaf_rn(low, d[i % 2][h], offset[i % 2][h]), __fmaf_rn(high, d[i % 2][h], offset[i % 2][h]));
-      }
-    }
-    return;
-  } else if constexpr (kType == DType::Q4_0) {
-    // The low byte of a bf16 that is nothing else is that integer times 2^-133. One instruction makes it (code - 8) d 2^-22,
-    // which is rounded as (code - 8) d would be; sums are in that unit. Scales: at most 2^16 2^111. Odd registers have their
-    // nibble 4 bits higher.
-    const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
+  } else if constexpr (kType == DType::Q8_0 || kType == DType::Q4_0) {
+    // A byte in a bf16 that is nothing else is that integer times 2^-133 (from 128 on the exponent counts as it does below). One
+    // instruction makes it (code - 128) d / unit_of(), rounded as (code - 128) d would be; sums are in that unit. Of nibbles odd
+    // registers have theirs 4 bits higher.
+    constexpr bool kBytes = kType == DType::Q8_0;
 #pragma unroll
     for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
-      uint32_t scale[2], eight[2];  // of features
+      uint32_t scale[2], zero[2];  // of features
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         const float2 both = __half22float2(*reinterpret_cast<const __half2*>(below ? &scales.y : &scales.x));
         const uint32_t d = block ? bf16x2_of(both.y, both.y) : bf16x2_of(both.x, both.x);
-        scale[below] = bf16x2_mul(d, below ? 0x75007500u : 0x77007700u);  // 2^107, 2^111
-        eight[below] = bf16x2_mul(d, 0xb600b600u);                        // -8 2^-22
+        scale[below] = bf16x2_mul(d, below && !kBytes ? 0x71807180u : 0x73807380u);  // 2^100, 2^104
+        zero[below] = bf16x2_mul(d, kBytes ? 0xb480b480u : 0xb280b280u);             // -128 2^-29, -8 2^-29
       }
+      const uint4 codes = p.codes[kBytes ? block : 0];
+      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {  // step 2 block + i / 4, register i % 4
-        const uint32_t word = words[2 * block + i / 4] >> (i % 4 / 2 * 8);
-        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(word & (i % 2 ? 0x00f000f0u : 0x000f000fu), scale[i % 2], eight[i % 2]);
+        const uint32_t value = kBytes ? __byte_perm(words[i / 2], 0, i % 2 ? 0x4342 : 0x4140)
+                                      : words[2 * block + i / 4] >> (i % 4 / 2 * 8) & (i % 2 ? 0x00f000f0u : 0x000f000fu);
+        a[2 * block + i / 4 - kFirst][i % 4] = bf16x2_fma(value, scale[i % 2], zero[i % 2]);
       }
     }
   } else if constexpr (kType == DType::MXFP4) {
-    // Bits at the places of bf16 are the code's value times 2^-126 (subnormal or not), and scales 2^(e - 127) 2^104: exact, in
-    // the unit of Q4_0.
+    // Bits at the places of bf16 are the code's value times 2^-126 (subnormal or not), and scales 2^(e - 127) 2^104: exact.
     const uint32_t words[4] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w};
 #pragma unroll
     for (int block = kFirst / 2; block < (kFirst + kSteps) / 2; ++block) {
@@ -129,56 +90,30 @@ HUNCH_DEVICE void decode_part(const PartCodes<kType>& p, uint32_t (&a)[kSteps][4
       }
     }
   } else {
-    // A code in the low bits of the mantissa of 128 (bf16 has 7): 128 + code, exact.
-    constexpr uint32_t kBase = 0x43004300u;
-    // In registers that the compiler does not look into: an instruction takes one constant of its own only, and this needs two.
-    uint32_t nibbles = 0x000f000fu, base = kBase;
-    asm("" : "+r"(nibbles), "+r"(base));
-    const uint4 codes = p.codes[0];
-    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w}, fifth = p.high.x;
-    const uint2 high = p.high;
-    uint32_t scale[2][4], min[2][2];  // [feature][16 inputs], [feature][32 inputs]; Q6_K alone has four
-    if constexpr (kType == DType::Q6_K) {
-      const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&p.super.x));
+    // As Q8_0.
+    const uint32_t words[6] = {p.codes[0].x, p.codes[0].y, p.codes[0].z, p.codes[0].w, p.high.x, p.high.y};
+    const uint32_t two[4] = {scales.x, scales.y, scales.z, scales.w};
+    uint32_t scale[2][4], min[2][4];  // [feature][16 inputs]
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t word = i / 4 ? scales.y : scales.x;
-        const float value = (i / 4 ? d.y : d.x) * float(int8_t(word >> (8 * (i % 4))));
-        scale[i / 4][i % 4] = bf16x2_of(value, value);
-      }
-    } else {
-      const uint2 super = p.super;
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        const uint32_t two = below ? super.y : super.x, word = below ? scales.y : scales.x;
-        const float2 d = __half22float2(*reinterpret_cast<const __half2*>(&two));
-#pragma unroll
-        for (int block = 0; block < 2; ++block) {
-          const float s = d.x * float(word >> (16 * block) & 255), m = -(d.y * float(word >> (16 * block + 8) & 255));
-          scale[below][2 * block] = scale[below][2 * block + 1] = bf16x2_of(s, s);
-          min[below][block] = bf16x2_of(m, m);
-        }
+    for (int i = 0; i < 8; ++i) {
+      uint32_t &s = scale[i / 4][i % 4], &m = min[i / 4][i % 4];
+      if constexpr (kType == DType::Q6_K) {
+        s = __byte_perm(two[i / 2], 0, i % 2 ? 0x3232 : 0x1010);
+        m = bf16x2_mul(s, 0x80208020u);  // -32 2^-133
+      } else {
+        s = __byte_perm(two[i / 2], 0, 0x1010), m = __byte_perm(two[i / 2], 0, 0x3232);
       }
     }
 #pragma unroll
-    for (int step = kFirst; step < kFirst + kSteps; ++step) {
+    for (int reg = 4 * kFirst; reg < 4 * (kFirst + kSteps); ++reg) {
+      uint32_t value = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        uint32_t value = and_or(words[step] >> (4 * i), nibbles, base);
-        if constexpr (kType == DType::Q5_K) {
-          const int shift = 4 * step + i;
-          value |= (shift >= 4 ? fifth >> (shift - 4) : fifth << (4 - shift)) & 0x00100010u;
-        }
-        if constexpr (kType == DType::Q6_K) {
-          const int shift = 2 * (4 * (step % 2) + i);
-          const uint32_t word = step / 2 ? high.y : high.x;
-          value |= (shift >= 4 ? word >> (shift - 4) : word << (4 - shift)) & 0x00300030u;
-        }
-        if constexpr (kType == DType::Q6_K) value = bf16x2_mul(bf16x2_sub(value, 0x43204320u), scale[i % 2][step]);  // 160
-        if constexpr (kType == DType::Q4_K || kType == DType::Q5_K)
-          value = bf16x2_fma(bf16x2_sub(value, kBase), scale[i % 2][step], min[i % 2][step / 2]);
-        a[step - kFirst][i] = value;
+      for (int i = 0; i < code_pieces(kType, reg); ++i) {
+        const CodePiece piece = code_piece(kType, reg, i);
+        const int to = kType == DType::Q4_K ? reg % 2 * 4 : piece.to;
+        value |= words[piece.word] >> (piece.from - to) & ((1u << piece.bits) - 1) * 0x10001u << to;
       }
+      a[reg / 4 - kFirst][reg % 4] = bf16x2_fma(value, scale[reg % 2][reg / 4], min[reg % 2][reg / 4]);
     }
   }
 }

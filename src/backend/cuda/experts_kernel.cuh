@@ -72,10 +72,9 @@ HUNCH_DEVICE void copy_quarter(uint32_t to, const std::byte* from, int quarter, 
     copy.template operator()<0, 2048, 1>();
   } else {
     copy.template operator()<0, 512, has_byte_codes(kType) ? 2 : kParts>();
-    copy.template operator()<kShape.scales, 64, kParts>();
+    copy.template operator()<kShape.scales, 8 * pair_scale_bytes(kType), kParts>();
     if constexpr (kType == DType::Q5_K) copy.template operator()<kShape.high, 128, kParts>();
     if constexpr (kType == DType::Q6_K) copy.template operator()<kShape.high, 256, kParts>();
-    if constexpr (kShape.super > 0) copy.template operator()<kShape.super, kType == DType::Q6_K ? 32 : 64, 1>();
   }
 }
 

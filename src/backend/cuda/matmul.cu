@@ -14,12 +14,13 @@ constexpr int kSharedOfOne = 225 * 1024, kSharedOfTwo = 113 * 1024;  // what a b
 constexpr int kStageOfOne = 48 * 1024, kStageOfTwo = 28 * 1024;      // at most, where a stage may have several records
 constexpr int64_t kResidentRows = 8, kResidentPlainRows = 4, kUnpackedRows = 768;
 // Of an H200, measured: reads of the device, of L2 and of one SM in bytes a second; what the tensor cores of an SM
-// multiply a second; from asking for a stage to asking again.
-constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kSmProducts = 3.3e12, kTurnaround = 3.2e-6;
+// multiply a second; from asking for a stage to asking again; an SM's time for a part of a coded tile.
+constexpr double kReadRate = 4.4e12, kL2Rate = 6e12, kSmRate = 39e9, kSmProducts = 3.3e12, kTurnaround = 3.2e-6,
+                 kDecoding = 1.1e-7;
 // How fast first stages are asked for (Pace): bytes at once, then bytes a second of all SMs, measured for plain weights of up to
-// 4 rows, of more, and for codes, which are decoded no faster; cycles a second under load.
+// 4 rows, of more, for codes of bytes in `resident` and for others, which are decoded no faster; cycles a second under load.
 constexpr int kBurst = 32 * 1024;
-constexpr double kResidentPace = 4e12, kStreamedPace = 3.5e12, kCodedPace = 2e12, kClock = 1.8e9;
+constexpr double kResidentPace = 4e12, kStreamedPace = 3.5e12, kBytesPace = 3.2e12, kCodedPace = 2e12, kClock = 1.8e9;
 
 const CudaWeight& weight_of(const Product& product) { return static_cast<const CudaWeight&>(*product.weight); }
 
@@ -128,7 +129,7 @@ void plan_stage(ProductsOnDevice& a, const Form& form, const RecordShape& shape,
   plan(1);
   while (a.records_per_input == 1 && shape.bytes < 8192 && records < 8) {
     plan(records * 2);
-    if (a.stage_bytes > (form.whole ? kStageOfOne : kStageOfTwo)) break;
+    if (a.stage_bytes > (shared == kSharedOfOne ? kStageOfOne : kStageOfTwo)) break;
     records *= 2;
   }
   plan(records);
@@ -159,8 +160,9 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
       const double weights = double(group) * a.tile_bytes, unit = double(group) * shape.bytes * a.num_records / a.splits;
       const double in_flight = std::min(units, 2 * sms) * a.stages * weights, all = unit * units;
       const double x = double(a.stage_bytes - a.x_offset) / form.cluster;
-      const double products = 64.0 * group * form.n * shape.inputs * a.num_records / a.splits;
-      time = std::max({products * divide_up(units, sms) / kSmProducts, all / kReadRate, all * kTurnaround / in_flight,
+      const double parts = double(group) * shape.inputs / 64 * a.num_records / a.splits * divide_up(units, sms);
+      const double multiplying = parts * 64 * 64 * form.n / kSmProducts, decoding = shape.bytes < 8192 ? parts * kDecoding : 0;
+      time = std::max({multiplying, decoding, all / kReadRate, all * kTurnaround / in_flight,
                  unit * divide_up(units, sms) / kSmRate, all * (1 + x / weights) / kL2Rate}) *
           (1 + 0.01 * (3 - group));
     }
@@ -330,7 +332,9 @@ void enqueue_alike(Commands& commands, const MatmulArgs& args, std::span<const P
   if (whole && !packed) pack_rows(commands, a);
   const int weights = a.group_tiles * a.tile_bytes;
   a.burst = divide_up(kBurst, weights);
-  const double pace = first.form != DType::BF16 ? kCodedPace : resident ? kResidentPace : kStreamedPace;
+  const double pace = first.form == DType::BF16 ? (resident ? kResidentPace : kStreamedPace)
+      : resident && has_byte_codes(first.form)  ? kBytesPace
+                                                : kCodedPace;
   a.stage_cycles = int(double(weights) * std::min(a.units * form.cluster, sms) * kClock / pace);
   a.packers = packed ? 0 : std::min(blocks, sms);
   commands.launch(form.kernel,

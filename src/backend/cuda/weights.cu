@@ -137,16 +137,19 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
   };
   const Blocks<kType> rows[2] = {row_at(t / 32 * 16 + t % 32 / 4), row_at(t / 32 * 16 + t % 32 / 4 + 8)};
   for (int part = 0; part < kShape.inputs / 64; ++part) {
-    uint32_t words[8] = {}, fifth = 0, high[2] = {};
+    uint32_t words[8] = {};
     for (int step = 0; step < 4; ++step)
       for (int i = 0; i < 4; ++i)
         for (int half = 0; half < 2; ++half) {
           const uint32_t code = rows[i % 2].code(first + part * 64 + step * 16 + t % 4 * 2 + i / 2 * 8 + half);
-          if constexpr (has_byte_codes(kType)) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
+          if constexpr (kType == DType::F8_E4M3) words[2 * step + i / 2] |= f8_place(code, i % 2, half);
+          else if constexpr (has_byte_codes(kType)) words[2 * step + i / 2] |= code << (8 * (2 * (i % 2) + half));
           else if constexpr (kType == DType::MXFP4) words[step] |= mxfp4_place(code, i, half);
-          else words[step] |= (code & 15) << (4 * i + 16 * half);
-          fifth |= (code >> 4 & 1) << (4 * step + i + 16 * half);
-          high[step / 2] |= (code >> 4 & 3) << (2 * (4 * (step % 2) + i) + 16 * half);
+          else
+            for (int p = 0; p < code_pieces(kType, 4 * step + i); ++p) {
+              const CodePiece piece = code_piece(kType, 4 * step + i, p);
+              words[piece.word] |= (code >> piece.to & ((1u << piece.bits) - 1)) << (piece.from + 16 * half);
+            }
         }
     auto* out = reinterpret_cast<uint32_t*>(record);
     if constexpr (has_byte_codes(kType)) {
@@ -154,34 +157,37 @@ __global__ void pack_codes(Source source, std::byte* tiles, int first_tile, int 
     } else {
       for (int w = 0; w < 4; ++w) out[(part * 128 + t) * 4 + w] = words[w];
     }
-    if constexpr (kType == DType::Q5_K) reinterpret_cast<uint32_t*>(record + kShape.high)[part * 128 + t] = fifth;
-    if constexpr (kType == DType::Q6_K)
-      for (int w = 0; w < 2; ++w) reinterpret_cast<uint32_t*>(record + kShape.high)[(part * 128 + t) * 2 + w] = high[w];
+    constexpr int kMore = kType == DType::Q5_K ? 1 : kType == DType::Q6_K ? 2 : 0;
+    for (int w = 0; w < kMore; ++w)
+      reinterpret_cast<uint32_t*>(record + kShape.high)[(part * 128 + t) * kMore + w] = words[4 + w];
   }
   const int part = t / 32, pair = t % 32;  // thread t packs the scales of part t / 32, features of pair t % 32
   if (part >= kShape.inputs / 64) return;
   for (int below = 0; below < 2; ++below) {
     const Blocks<kType> row = row_at(pair / 8 * 16 + pair % 8 + 8 * below);
-    std::byte* scales = record + kShape.scales + (part * 32 + pair) * 8;
+    std::byte* scales = record + kShape.scales + (part * 32 + pair) * pair_scale_bytes(kType);
     const int64_t k = first + part * 64;
     if constexpr (kType == DType::F8_E4M3) {
-      reinterpret_cast<float*>(scales)[below] = row.f8_scale(k);
-    } else {
-      for (int block = 0; block < 2; ++block) {
-        if constexpr (kType == DType::Q6_K)
-          for (int i = 0; i < 2; ++i) scales[below * 4 + block * 2 + i] = std::byte(row.scale(k + block * 32 + i * 16));
-        else if constexpr (kType == DType::MXFP4)
-          reinterpret_cast<uint16_t*>(scales)[below * 2 + block] = row.mxfp4_scale(k + block * 32);
-        else
-          reinterpret_cast<uint16_t*>(scales)[below * 2 + block] =
-              kType == DType::Q8_0 || kType == DType::Q4_0 ? row.d(k + block * 32) : row.scale(k + block * 32);
+      const float scale = row.f8_scale(k) * 0x1p98f;  // bf16 has bits 2^120 and unit_of() 2^22 from the value
+      auto* two = reinterpret_cast<__nv_bfloat16*>(scales) + below * 2;
+      two[0] = __float2bfloat16_rn(scale), two[1] = __float2bfloat16_rn(scale - __bfloat162float(two[0]));
+    } else if constexpr (is_k_quant(kType)) {
+      const auto put = [&](int i, uint16_t d, int scale, float unit) {
+        reinterpret_cast<__nv_bfloat16*>(scales)[below * 4 + i] =
+            __float2bfloat16_rn(__half2float(__ushort_as_half(d)) * float(scale) * unit);
+      };
+      for (int i = 0; i < 4; ++i) {
+        const int of = row.scale(k + i * 16);
+        const float unit = code_scale(kType, below);
+        if constexpr (kType == DType::Q6_K) put(i, row.d(first), int8_t(of), unit);
+        else if (i % 2 == 0) put(i, row.d(first), of & 255, unit);
+        else put(i, row.d_min(first), of >> 8, -1 / unit_of(kType));
       }
+    } else {
+      for (int block = 0; block < 2; ++block)
+        reinterpret_cast<uint16_t*>(scales)[below * 2 + block] =
+            kType == DType::MXFP4 ? row.mxfp4_scale(k + block * 32) : row.d(k + block * 32);
     }
-    if (part > 0) continue;
-    auto* super = reinterpret_cast<uint16_t*>(record + kShape.super);
-    if constexpr (kType == DType::Q6_K) super[pair * 2 + below] = row.d(first);
-    if constexpr (kType == DType::Q4_K || kType == DType::Q5_K)
-      super[(pair * 2 + below) * 2] = row.d(first), super[(pair * 2 + below) * 2 + 1] = row.d_min(first);
   }
 }
 

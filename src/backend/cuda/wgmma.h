@@ -89,26 +89,12 @@ HUNCH_DEVICE uint4 load_16(uint32_t from) {
   return x;
 }
 
-HUNCH_DEVICE uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {  // (a & b) | c
-  uint32_t d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-  return d;
-}
 HUNCH_DEVICE uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
   uint32_t d;
 #if HUNCH_HOPPER
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
 #else  // a b + -0
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
-#endif
-  return d;
-}
-HUNCH_DEVICE uint32_t bf16x2_sub(uint32_t a, uint32_t b) {
-  uint32_t d;
-#if HUNCH_HOPPER
-  asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-#else  // b -1 + a
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(b), "r"(0xbf80bf80u), "r"(a));
 #endif
   return d;
 }
