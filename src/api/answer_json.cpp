@@ -86,6 +86,12 @@ ordered_json prompt_logprobs(const Generation& g, const TokenNames& names) {
   return out;
 }
 
+Generation scores_of(Generation g) {
+  g.tokens.clear(), g.text.clear(), g.logprobs.clear(), g.top.clear();
+  g.finish = FinishReason::Length, g.stopped_by.clear(), g.stopped_by_id = -1;
+  return g;
+}
+
 std::vector<ScoredToken> scored_prompt(const Tokens& prompt, const Generation& g) {
   std::vector<ScoredToken> out;
   for (size_t i = 0; i < prompt.size(); ++i) {

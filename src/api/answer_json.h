@@ -31,6 +31,9 @@ struct ScoredToken {
   std::span<const TokenLogprob> top;
 };
 
+// Without the token that the engine always makes and nobody asked for.
+Generation scores_of(Generation generation);
+
 // Of completions: columns. `offset`: code points of the choice's text before the first token; moves on.
 nlohmann::ordered_json completion_logprobs(std::span<const ScoredToken> tokens, const TokenNames& names, int64_t& offset);
 // Of chats: {"content": [...]}.

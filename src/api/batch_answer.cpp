@@ -28,7 +28,7 @@ std::string piece(const Tokenizer* tokenizer, int32_t id) {
 ordered_json ranked_json(const TokenLogprob& one, const Tokenizer* tokenizer) {
   return {{"token", piece(tokenizer, one.id)}, {"id", one.id}, {"logprob", one.logprob}};
 }
-ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenizer* tokenizer) {
+ordered_json ranked_json(std::span<const TokenLogprob> ranked, const Tokenizer* tokenizer) {
   ordered_json out = ordered_json::array();
   for (const TokenLogprob& one : ranked) out.push_back(ranked_json(one, tokenizer));
   return out;
@@ -36,17 +36,19 @@ ordered_json ranked_json(const std::vector<TokenLogprob>& ranked, const Tokenize
 
 // Of chat completions: a list of objects. Completions have columns instead.
 ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tokenizer* tokenizer) {
-  if (line.body.request.sampling.logprobs < 0 || g.logprobs.empty()) return nullptr;
+  if (line.body.request.sampling.logprobs < 0) return nullptr;
   const bool chat = line.body.input == Body::Input::Chat;
   ordered_json content = ordered_json::array(), tokens = content, values = content, tops = content;
-  for (size_t i = 0; i < g.logprobs.size() && i < g.tokens.size(); ++i) {
-    const std::string bytes = piece(tokenizer, g.tokens[i]);
-    const ordered_json top = i < g.top.size() ? ranked_json(g.top[i], tokenizer) : ordered_json::array();
-    if (chat) {
-      content.push_back({{"token", bytes}, {"logprob", g.logprobs[i]}, {"bytes", bytes_json(bytes)}, {"top_logprobs", top}});
-    } else {
-      tokens.push_back(bytes), values.push_back(g.logprobs[i]), tops.push_back(top);
-    }
+  std::vector<ScoredToken> all;
+  if (line.body.echo) all = scored_prompt(line.body.prompts[0].ids, g);
+  for (const ScoredToken& token : scored_tokens(g)) all.push_back(token);
+  if (all.empty()) return nullptr;
+  for (const ScoredToken& token : all) {
+    const std::string bytes = piece(tokenizer, token.id);
+    const ordered_json value = token.scored ? ordered_json(token.logprob) : nullptr;
+    const ordered_json top = token.scored ? ranked_json(token.top, tokenizer) : nullptr;
+    if (chat) content.push_back({{"token", bytes}, {"logprob", value}, {"bytes", bytes_json(bytes)}, {"top_logprobs", top}});
+    else tokens.push_back(bytes), values.push_back(value), tops.push_back(top);
   }
   if (chat) return {{"content", content}};
   return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}};
@@ -130,8 +132,8 @@ std::string batch_answer(
   int64_t completion = 0, cached = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const Generation& g = samples[i].generation;
-    body["choices"].push_back(choice_json(line, g, i, tokenizer));
-    completion += std::ssize(g.tokens);
+    body["choices"].push_back(choice_json(line, line.body.scores_only() ? scores_of(g) : g, i, tokenizer));
+    completion += line.body.scores_only() ? 0 : std::ssize(g.tokens);
     cached = i == 0 ? g.reused_tokens : std::min(cached, g.reused_tokens);
   }
   body["usage"] = usage_json(samples.front().generation.prompt_tokens, completion, cached, -1);

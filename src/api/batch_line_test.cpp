@@ -92,7 +92,7 @@ TEST(BatchLine, NamesTheKeyAtFault) {
       {R"({"id":1,"prompt":[-1]})", "item 0 must be a token id"},
       {R"("temprature":1)", "did you mean temperature?"},
       {R"("temperature":-1)", "\"temperature\" must be a number in 0..100"},
-      {R"("max_tokens":0)", "\"max_tokens\""},
+      {R"("max_tokens":-1)", "\"max_tokens\""},
       {R"("max_tokens":2,"min_tokens":3)", "more than \"max_tokens\""},
       {R"("seed":-2)", "\"seed\""},
       {R"("stop":null,"n":0)", "\"n\""},

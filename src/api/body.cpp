@@ -48,9 +48,9 @@ Status read_top_k(const Field& v, BodyReader& in) {
 
 Status read_max_tokens(const Field& v, BodyReader& in) {
   const bool batch = in.kind == BodyKind::Batch;
-  HUNCH_TRY(const int64_t n, whole_value(v, {batch ? 1.0 : -1.0, kMostTokens}));  // llama.cpp's -1: no limit
+  HUNCH_TRY(const int64_t n, whole_value(v, {v.key == "n_predict" ? -1.0 : 0.0, kMostTokens}));  // llama.cpp's -1: no limit
   in.out.request.max_tokens = n;
-  in.out.limited = n >= 0 && !batch;  // a batch gives what the context has room for
+  in.out.limited = n >= 0 && (!batch || n == 0);  // a batch gives what the context has room for
   in.out.endless = n < 0;
   return {};
 }
@@ -318,7 +318,8 @@ Status settle(const object& fields, BodyReader& in) {
   else if (n > 0 && penalized)
     return blame("repeat_last_n", "\"repeat_last_n\": penalties look at the whole text here; set it to -1, or to 0 for none");
   for (const std::string_view key : {"max_tokens", "max_completion_tokens"})  // the newer word wins
-    if (const double n = number(key); n >= 0) out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch;
+    if (const double n = number(key); n >= 0)
+      out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch || n == 0;
   bool on = false;
   if (number("top_logprobs") >= 0) {
     if (number("logprobs") < 0 && (fields["logprobs"].get(on) != SUCCESS || !on)) {

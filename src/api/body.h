@@ -50,8 +50,9 @@ struct Body {
   std::string structure_key = "tools";  // which key constrains the output, if one does
   bool constrained = false;             // the body itself does, not what the server was started with
   bool endless = false;                 // llama.cpp's -1 was said
-  bool limited = false;                 // max_tokens was said; it may be 0: scores of the prompt only
+  bool limited = false;                 // max_tokens was said, in a batch as 0
   int samples = 1;                      // n
+  bool scores_only() const { return limited && request.max_tokens == 0; }  // of the prompt
   bool echo = false;
   std::vector<std::string> bad_words;
   std::string speculation;  // JSON of speculative_config; empty: none

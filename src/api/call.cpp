@@ -64,13 +64,10 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
       .skip_special = body.request.skip_special_tokens};
   if (!chat() && !body.limited && !body.endless && body.request.max_tokens < 0) body.request.max_tokens = kCompletionTokens;
   if (const Status status = settle_reply(models, fault); !status.ok()) return refused(status.error(), fault);
-  scores_only = body.limited && body.request.max_tokens == 0;
+  scores_only = body.scores_only();
   auto made = prepare_body(body, *served->engine, models.chat(*served), fault);
   if (!made.ok()) return refused(made.error(), fault);
   prepared = std::move(*made);
-  // A prompt that is echoed with log-probabilities is scored like the rest.
-  SamplingOptions& sampling = prepared.request.sampling;
-  if (body.echo && wants_logprobs()) sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.logprobs);
   if (auto error = settle_lengths()) return error;
 
   id = fmt::format("{}-{}", chat() ? "chatcmpl" : "cmpl",

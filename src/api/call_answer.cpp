@@ -11,14 +11,7 @@ namespace hunch {
 
 using nlohmann::ordered_json;
 
-Generation Call::State::shown(const Generation& generation) const {
-  Generation out = generation;
-  if (!scores_only) return out;
-  // The engine always makes a token; nobody asked for this one.
-  out.tokens.clear(), out.text.clear(), out.logprobs.clear(), out.top.clear();
-  out.finish = FinishReason::Length, out.stopped_by.clear(), out.stopped_by_id = -1;
-  return out;
-}
+Generation Call::State::shown(const Generation& generation) const { return scores_only ? scores_of(generation) : generation; }
 
 std::string Call::State::end_of_text(const Generation& g) const {
   if (!body.include_stop) return {};

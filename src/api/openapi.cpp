@@ -19,8 +19,8 @@ struct Number {
 };
 constexpr int64_t kMostTokens = int64_t(1) << 40, kMostId = 1 << 30;
 const Number kWhole[] = {
-    {"max_tokens", -1, kMostTokens},
-    {"max_completion_tokens", -1, kMostTokens, "wins over max_tokens"},
+    {"max_tokens", 0, kMostTokens},
+    {"max_completion_tokens", 0, kMostTokens, "wins over max_tokens"},
     {"n_predict", -1, kMostTokens},
     {"top_k", -1, kMostId, "-1 and 0: all"},
     {"seed", INT64_MIN, INT64_MAX, "-1: random"},

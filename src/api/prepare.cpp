@@ -46,6 +46,9 @@ class Preparer {
     Request& request = out.request = body_.request;
     HUNCH_OK(speculation(request));
     HUNCH_OK(words(request));
+    // A prompt that is echoed with log-probabilities is scored like the rest.
+    SamplingOptions& sampling = request.sampling;
+    if (body_.echo && sampling.logprobs >= 0) sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.logprobs);
     if (body_.input == Body::Input::Chat) {
       at(body_.chat_template.empty() ? "messages" : "chat_template");
       HUNCH_TRY(ChatPrompts::Prompt prompt, chat.encode(body_));
@@ -58,13 +61,12 @@ class Preparer {
       HUNCH_TRY(auto ids, ids_of(body_.prompts[i], i));
       out.prompts.push_back(std::move(ids));
     }
-    for (size_t i = 0; i < out.prompts.size(); ++i) HUNCH_OK(check_length(out.prompts[i], i));
+    for (size_t i = 0; i < out.prompts.size(); ++i) HUNCH_OK(check_length(out.prompts[i], i, sampling.prompt_logprobs));
     // One for all choices: the seed that is reported makes them come again.
     std::random_device entropy;
-    if (!request.sampling.seed && body_.samples > 1 && out.prompts.size() == 1)
-      request.sampling.seed = uint64_t(entropy()) << 32 | entropy();
+    if (!sampling.seed && body_.samples > 1 && out.prompts.size() == 1) sampling.seed = uint64_t(entropy()) << 32 | entropy();
     HUNCH_OK(check_options(request));
-    if (body_.limited && request.max_tokens == 0) request.max_tokens = 1;
+    if (body_.scores_only()) request.max_tokens = 1;
     return out;
   }
 
@@ -142,14 +144,13 @@ class Preparer {
     return usage_error("the prompt has {} tokens, the context holds {}: shorten the prompt", tokens, context_);
   }
 
-  Status check_length(const Tokens& ids, size_t number) {
+  Status check_length(const Tokens& ids, size_t number, int prompt_logprobs) {
     at(body_.input == Body::Input::Chat ? "messages" : "prompt");
     const int64_t length = std::ssize(ids);
     if (length >= context_) return too_long(std::to_string(length));
-    if ((scores_ += length * (body_.request.sampling.prompt_logprobs + 1) * body_.samples) > kMostScores) {
-      at("prompt_logprobs");
-      return usage_error(
-          "\"prompt_logprobs\" asks for more than {} log-probabilities of prompts: fewer, or a lower \"n\"", kMostScores);
+    if ((scores_ += length * (prompt_logprobs + 1) * body_.samples) > kMostScores) {
+      at(prompt_logprobs > body_.request.sampling.prompt_logprobs ? "logprobs" : "prompt_logprobs");
+      return usage_error("more than {} log-probabilities of prompts are asked for: fewer, or a lower \"n\"", kMostScores);
     }
     if (body_.limited && body_.request.max_tokens > context_ - length) {
       at("max_tokens");

@@ -41,6 +41,7 @@ bool BatchRun::take(BatchInput::Line&& text) {
   BodyFault fault;
   auto prepared = prepare_body(job.line.body, engine_, chat_, fault);
   if (!prepared.ok()) return refuse(job.line, id, prepared.error(), text.number);
+  if (job.line.body.echo) job.line.body.prompts[0].ids = prepared->prompts[0];
   prepared->request.prompt = std::move(prepared->prompts[0]);
   return start(std::move(job), prepared->request);
 }

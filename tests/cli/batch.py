@@ -120,6 +120,22 @@ def test_leaves_files_of_others_alone(hunch):
   expect(hunch("batch", "/no/such", "-o", "-"), 1, "/no/such")
 
 
+def test_an_echoed_prompt_has_its_log_probabilities_also_alone(hunch):
+  prompt = "The captain looked at the sea"
+  lines = [dict(id="echo", prompt=prompt, echo=True, logprobs=1, max_tokens=0), dict(id="ids", prompt=[7, 8, 9], echo=True, logprobs=0, max_tokens=2),
+      dict(id="scores", prompt=prompt, prompt_logprobs=1, max_tokens=1)]
+  result, out = batch(hunch, "echo", lines)
+  assert result.code == 0, result
+  got = {a["id"]: a for a in answers(out)}
+  [choice], [scored] = got["echo"]["choices"], got["scores"]["choices"]
+  assert (choice["text"], choice["tokens"], choice["finish_reason"], got["echo"]["usage"]["completion_tokens"]) == (prompt, [], "length", 0), choice
+  want = scored["prompt_logprobs"][1:]
+  assert choice["logprobs"]["token_logprobs"] == [None] + [one["logprob"] for one in want], choice
+  assert choice["logprobs"]["top_logprobs"] == [None] + [one["top_logprobs"] for one in want], choice
+  assert "".join(choice["logprobs"]["tokens"]) == prompt, choice
+  assert len(got["ids"]["choices"][0]["logprobs"]["tokens"]) == 5, got["ids"]
+
+
 def test_streams_from_stdin_to_stdout_before_the_input_ends(hunch):
   child, feed = feeding(hunch, "-")
   for line in GOOD[:3]:
