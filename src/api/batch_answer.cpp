@@ -94,6 +94,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
     steps += std::max<int64_t>(0, std::ssize(g.tokens) - 1);
     if (sample.first_token_ms >= 0) ttft = ttft < 0 ? sample.first_token_ms : std::min(ttft, sample.first_token_ms);
     all.lossless = all.lossless && g.lossless, all.approximation.add(g.approximation);
+    if (!g.warning.empty()) all.warning = g.warning;
   }
   ordered_json out;
   out["ttft_ms"] = ttft < 0 ? ordered_json() : ordered_json(ttft);
@@ -104,6 +105,7 @@ ordered_json metrics_json(const std::vector<BatchSample>& samples) {
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule, out["gamma"] = first.gamma;
   out["lossless"] = all.lossless;
   if (all.approximation.any()) out["approx"] = approximation_json(all.approximation);
+  if (!all.warning.empty()) out["warning"] = all.warning;
   out["seed"] = first.seed;
   return out;
 }

@@ -147,7 +147,8 @@ int choose_group(ProductsOnDevice& a, const Form& form, const RecordShape& shape
   const auto blocks_of = [&](int group) { return units_of(group) * form.cluster; };
   // One block with deep stages where a unit is all that an SM gets; else two, so that one multiplies while the other ends.
   const auto shared_of = [&](int group) {
-    return form.whole || form.n > 32 || blocks_of(group) <= sms ? kSharedOfOne : kSharedOfTwo;
+    return form.whole || few_rows_blocks(shape.bytes == 8192, form.n) == 1 || blocks_of(group) <= sms ? kSharedOfOne
+                                                                                                      : kSharedOfTwo;
   };
   int best = 1;
   double best_time = 1e30;

@@ -119,8 +119,9 @@ struct Ring {
 constexpr int halves_of(int n) { return n > 192 ? 2 : 1; }
 
 // Adds `count` records (one of bf16) of a tile to `sums`. Coded weights are done with when it returns; otherwise all that is read
-// stays in use until the group committed last is done.
-template <DType kType, int N>
+// stays in use until the group committed last is done. kAhead: a part is decoded while the tensor cores have the one before,
+// where registers allow and a block has an SM.
+template <DType kType, int N, bool kAhead = false>
 HUNCH_DEVICE void multiply_records(float (&sums)[N / 2], const std::byte* record, uint32_t x, int count, bool first, int t) {
   constexpr RecordShape kShape = record_shape(kType);
   if constexpr (kType == DType::BF16) {
@@ -136,21 +137,36 @@ HUNCH_DEVICE void multiply_records(float (&sums)[N / 2], const std::byte* record
     }
     wgmma_commit();
   } else {
-    for (int i = 0; i < count; ++i, record += kShape.bytes) {
+    constexpr int kParts = kShape.inputs / 64;
+    uint32_t a[2][4][4];
+    const auto multiply = [&]<int kBuffer>(int part) {
+      const std::byte* from = record + part / kParts * kShape.bytes;
+      decode_part<kType, 0, 4>(load_part<kType>(shared_address(from), part % kParts, t), a[kBuffer]);
+      const uint32_t b = tile_operand(x + uint32_t(part) * (N * 128));
+      wgmma_begin();
 #pragma unroll
-      for (int part = 0; part < kShape.inputs / 64; ++part, x += N * 128, first = false) {
-        uint32_t a[4][4];
-        decode_part<kType, 0, 4>(load_part<kType>(shared_address(record), part, t), a);
-        const uint64_t b = tile_descriptor(x);
-        wgmma_begin();
+      for (int step = 0; step < 4; ++step)
+        wgmma<N>(sums, a[kBuffer][step], b + uint32_t(step * 2), step > 0 || part > 0 || !first);
+      wgmma_commit();
+    };
+    const auto await = [&](int buffers) {
+      wgmma_wait<0>();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) wgmma<N>(sums, a[step], b + uint64_t(step * 2), step > 0 || !first);
-        wgmma_commit();
-        wgmma_wait<0>();
-#pragma unroll
-        for (int step = 0; step < 4; ++step) hold(a[step]);
-        hold(sums);
+      for (int i = 0; i < 4 * buffers; ++i) hold(a[i / 4][i % 4]);
+      hold(sums);
+    };
+    const int parts = count * kParts;
+    int part = 0;
+    if constexpr (kAhead) {
+      for (; part + 2 <= parts; part += 2) {
+        multiply.template operator()<0>(part);
+        multiply.template operator()<1>(part + 1);  // decoded while the tensor cores have the first
+        await(2);
       }
+    }
+    for (; part < parts; ++part) {
+      multiply.template operator()<0>(part);
+      await(1);
     }
   }
 }
@@ -291,7 +307,7 @@ HUNCH_DEVICE void exchange_sums(
 // multiply_records for one record of a gate and what it lets through: 32 features of the one, 32 of the other. Warps take 8 of
 // both into registers, so that a thread has both of an element.
 template <int N>
-HUNCH_DEVICE void multiply_gated(float (&sums)[N / 2], uint32_t record, uint64_t x, bool first, int t) {
+HUNCH_DEVICE void multiply_gated(float (&sums)[N / 2], uint32_t record, uint32_t x, bool first, int t) {
   constexpr int kHalves = halves_of(N), kRows = N / kHalves, kSteps = N > 224 ? 1 : N == 32 ? 2 : 4;  // as registers allow
   const int lane = t % 32, row = lane % 8;
   const uint32_t from = record + uint32_t(lane / 8 % 2 * 4096 + t / 32 * 1024 + row * 128);
@@ -306,7 +322,7 @@ HUNCH_DEVICE void multiply_gated(float (&sums)[N / 2], uint32_t record, uint64_t
 #pragma unroll
       for (int half = 0; half < kHalves; ++half)
         wgmma<kRows>(reinterpret_cast<float(&)[kRows / 2]>(sums[half * kRows / 2]), operand[i],
-            x + uint64_t((begin + i) * 2 + half * kRows * 8), begin + i > 0 || !first);
+            x + uint32_t((begin + i) * 2 + half * kRows * 8), begin + i > 0 || !first);
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
@@ -508,10 +524,10 @@ HUNCH_DEVICE void products(const ProductsOnDevice* args) {
         const int at_stage = ring.stage * stage_bytes;
         if constexpr (!kWhole) hold(sums);
         if constexpr (kGated)
-          multiply_gated<N>(sums, memory + uint32_t(at_stage + tile_offset),
-              tile_descriptor(memory + uint32_t(at_stage + x_offset)), at.record == begin, t);
+          multiply_gated<N>(sums, memory + uint32_t(at_stage + tile_offset), tile_operand(memory + uint32_t(at_stage + x_offset)),
+              at.record == begin, t);
         else
-          multiply_records<kType, N>(
+          multiply_records<kType, N, N <= 64>(
               sums, shared + at_stage + tile_offset, memory + uint32_t(at_stage + x_offset), at.count(), at.record == begin, t);
         if constexpr (kType == DType::BF16 && kWhole) {
           if (before >= 0) {
@@ -559,10 +575,13 @@ HUNCH_DEVICE void products(const ProductsOnDevice* args) {
 
 // Blocks that share activations: where those are a good part of what is read.
 constexpr int few_rows_cluster(int n) { return n > 32 ? 2 : 1; }
+// Of an SM at once, as registers allow.
+constexpr int few_rows_blocks(bool plain, int n) { return n > 32 || (n == 32 && !plain) ? 1 : 2; }
 
 template <DType kType, int N, bool kGated>
-__global__ void HUNCH_CLUSTER(few_rows_cluster(N)) __launch_bounds__(3 * 128 + helper_threads(N, false), N > 32 ? 1 : 2)
-    few_rows_kernel(const ProductsOnDevice* args) {
+__global__ void HUNCH_CLUSTER(few_rows_cluster(N))
+    __launch_bounds__(3 * 128 + helper_threads(N, false), few_rows_blocks(kType == DType::BF16, N))
+        few_rows_kernel(const ProductsOnDevice* args) {
 #if HUNCH_HOPPER
   products<kType, N, few_rows_cluster(N), false, false, kGated>(args);
 #endif

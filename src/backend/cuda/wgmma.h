@@ -15,6 +15,8 @@ namespace hunch {
 HUNCH_DEVICE uint64_t tile_descriptor(uint32_t shared_address) {
   return uint64_t((shared_address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
+// Its low word, which alone moves: adding 1 goes on by 16 bytes.
+HUNCH_DEVICE uint32_t tile_operand(uint32_t shared_address) { return uint32_t(tile_descriptor(shared_address)); }
 
 // copy_to_shared() into the shared memory of those blocks of a cluster, at the same place and counted by the same barrier in
 // each.
@@ -110,11 +112,11 @@ HUNCH_DEVICE uint32_t bf16x2_of(float low, float high) {
   return d;
 }
 
-// d (+)= a b^T; without `add` d starts from zero. `a` as a descriptor or in registers.
+// d (+)= a b^T; without `add` d starts from zero. Both as descriptors, or `a` in registers and `b` as a tile_operand().
 template <int N>
 __device__ void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add);
 template <int N>
-__device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
+__device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add);
 
 // The assembler wants every register of the sums by its name and its number.
 #define HUNCH_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -148,13 +150,13 @@ __device__ void wgmma(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, boo
                  : "l"(a), "l"(b), "r"(int(add))); \
   } \
   template <> \
-  HUNCH_DEVICE void wgmma<n>(float(&d)[n / 2], const uint32_t(&a)[4], uint64_t b, bool add) { \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %" #i5 \
-                 ", 0;\n" \
+  HUNCH_DEVICE void wgmma<n>(float(&d)[n / 2], const uint32_t(&a)[4], uint32_t b, bool add) { \
+    asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, %" #i5 ", 0;\nmov.b64 b, {%" #i4 \
+                 ", 0x40000040};\n" \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 \
-                 "}, %" #i4 ", p, 1, 1, 0;}\n" \
+                 "}, b, p, 1, 1, 0;}\n" \
                  : sums \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add))); \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(int(add))); \
   }
 HUNCH_WGMMA(8, HUNCH_N4, HUNCH_SUMS(HUNCH_D4(0)), 4, 5, 6, 7, 8, 9)
 HUNCH_WGMMA(16, HUNCH_N8, HUNCH_SUMS(HUNCH_D8(0)), 8, 9, 10, 11, 12, 13)
