@@ -22,13 +22,11 @@ Status read_id(const object& root, BatchLine& out) {
   return {};
 }
 
-Status read_envelope(const object& fields) {
-  std::vector<std::string_view> seen;
+Status read_envelope(const object& fields, BodyFault& fault) {
+  HUNCH_OK(check_keys(fields, fault));
   for (const auto& [name, value] : fields) {
-    if (std::ranges::find(seen, name) != seen.end()) return usage_error("the key {} stands there twice", excerpt(name));
     if (std::find(std::begin(kOuter), std::end(kOuter), name) == std::end(kOuter) && name != "id")
       return usage_error("unknown key {}{}", excerpt(name), did_you_mean(name, kOuter));
-    seen.push_back(name);
     if (name == "url" && !value.is_null()) {
       HUNCH_TRY(const std::string url, text_value({value, name}));
       if (url != "/v1/completions" && url != "/v1/chat/completions")
@@ -54,7 +52,7 @@ Status parse_batch_line(std::string_view json, BatchLine& out) {
   BodyFault fault;
   BodyReader in{BodyKind::Batch, out.body, fault};
   if (!out.wrapped) return read_fields(fields, in);
-  HUNCH_OK(read_envelope(fields));
+  HUNCH_OK(read_envelope(fields, fault));
   if (body.get(fields) != SUCCESS) return wanted({body, "body"}, "an object");
   return read_fields(fields, in);
 }

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "api/body_keys.h"
@@ -87,7 +86,7 @@ Status read_logit_bias(const Field& v, BodyReader& in) {
     HUNCH_TRY(const double bias, number_value({value, v.key}, {-100, 100}));
     biases.emplace_back(id, float(bias));
   }
-  return {};
+  return check_keys(entries, in.fault);
 }
 
 Status read_stop(const Field& v, BodyReader& in) {
@@ -100,6 +99,7 @@ Status read_stop(const Field& v, BodyReader& in) {
 Status read_stream_options(const Field& v, BodyReader& in) {
   object options;
   if (v.get(options) != SUCCESS) return wanted(v, "an object");
+  HUNCH_OK(check_keys(options, in.fault));
   for (const auto& [name, value] : options) {
     if (value.is_null()) continue;
     bool* target = name == "include_usage" ? &in.out.include_usage
@@ -288,7 +288,6 @@ const Key kKeys[] = {
 #undef HUNCH_WHOLE
 #undef HUNCH_TRUTH
 #undef HUNCH_VALUE
-constexpr size_t kNumKeys = std::size(kKeys);
 
 const Key* find_key(std::string_view name, BodyKind kind) {
   const auto at = std::ranges::find_if(kKeys, [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
@@ -355,14 +354,26 @@ Status settle(const object& fields, BodyReader& in) {
 
 }
 
+Status check_keys(const object& fields, BodyFault& fault) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, value] : fields) {
+    if (names.size() == kMaxBodyKeys) {
+      fault.code = "too_many_fields";
+      return usage_error("the request has more than {} keys", kMaxBodyKeys);
+    }
+    names.push_back(name);
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice == names.end()) return {};
+  fault.param = twice->substr(0, 64);
+  return usage_error("the key {} stands there twice", excerpt(*twice));
+}
+
 Status read_fields(const object& fields, BodyReader& in) {
   const bool batch = in.kind == BodyKind::Batch;
-  std::array<bool, kNumKeys> seen{};
-  std::vector<std::string_view> unread;  // of a batch: its own keys, known by the caller
-  size_t keys = 0;
+  HUNCH_OK(check_keys(fields, in.fault));
   for (const auto& [name, value] : fields) {
-    if (++keys > kMaxBodyKeys)
-      return coded(in, "too_many_fields", usage_error("the request has more than {} keys", kMaxBodyKeys));
     const Key* key = find_key(name, in.kind);
     in.fault.param = name.substr(0, 64);
     if (!key) {
@@ -371,14 +382,11 @@ Status read_fields(const object& fields, BodyReader& in) {
         ++in.out.unknown_keys;
         continue;
       }
-      if (std::ranges::find(unread, name) != unread.end()) return usage_error("the key {} stands there twice", excerpt(name));
-      unread.push_back(name);
       if (name == "id" || name == "custom_id" || value.is_null()) continue;
       auto known = settable_keys(in.kind);
       known.insert(known.end(), {"id", "custom_id"});
       return usage_error("unknown key {}{}", excerpt(name), did_you_mean(name, known));
     }
-    if (std::exchange(seen[key - kKeys], true)) return usage_error("the key {} stands there twice", excerpt(name));
     if (value.is_null()) continue;
     HUNCH_OK(key->read({value, name}, in));
   }

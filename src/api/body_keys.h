@@ -13,6 +13,9 @@ struct BodyReader {
   BodyFault& fault;
 };
 
+// At most kMaxBodyKeys keys, each once.
+Status check_keys(const object& fields, BodyFault& fault);
+
 // All keys of a body, and what they say together. In a batch the keys "id" and "custom_id" are the caller's.
 Status read_fields(const object& fields, BodyReader& in);
 

@@ -50,8 +50,10 @@ Status set_choice(const Field& v, BodyReader& in) {
 Status read_response_format(const Field& v, BodyReader& in) {
   in.out.structure_key = v.key;
   std::string_view type;
-  if (!v.is_object() || v["type"].get(type) != SUCCESS)
+  object format;
+  if (v.get(format) != SUCCESS || v["type"].get(type) != SUCCESS)
     return wrong(v, " must be an object with a \"type\": text, json_object or json_schema");
+  HUNCH_OK(check_keys(format, in.fault));
   if (type == "text") {
     if (!in.out.constrained) in.out.request.structured = {};
     return {};
@@ -75,6 +77,7 @@ Status read_structured_outputs(const Field& v, BodyReader& in) {
   in.out.structure_key = v.key;
   object fields;
   if (v.get(fields) != SUCCESS) return wanted(v, "an object");
+  HUNCH_OK(check_keys(fields, in.fault));
   for (const auto& [name, value] : fields) {
     if (value.is_null()) continue;
     if (name == "json") HUNCH_OK(set_schema({value, name}, in));
@@ -114,6 +117,7 @@ Status read_tools(const Field& v, BodyReader& in) {
     element parameters;
     if (tool["type"].get(type) != SUCCESS || type != "function" || tool["function"]["name"].get(name) != SUCCESS || name.empty())
       return wrong(v, ": item {} must be {{\"type\": \"function\", \"function\": {{\"name\": ...}}}}", names.size());
+    if (object function; tool["function"].get(function) == SUCCESS) HUNCH_OK(check_keys(function, in.fault));
     if (tool["function"]["parameters"].get(parameters) == SUCCESS && !parameters.is_null() && !parameters.is_object())
       return wanted({parameters, "parameters"}, "a JSON schema, an object");
     if (element kind;

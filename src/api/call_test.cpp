@@ -34,7 +34,7 @@ Request request_of(json fields) {
 
 TEST(Call, RefusesWhatIsNoJsonAndSaysWhere) {
   for (const auto& [body, message] :
-      {std::pair("", "not JSON"), {"nope", "(byte 1, near \"ope\""}, {R"({"prompt":"x","seed":NaN})", "(byte 21"},
+      {std::pair("", "not JSON"), {"nope", "(byte 1)"}, {R"({"prompt":"x","seed":NaN})", "(byte 21"},
           {R"({"prompt":"x",})", "(byte 14"}, {R"({"prompt":"x" /* c */})", "(byte 14"}, {R"({"prompt":"x")", "where it ends"},
           {"\xef\xbb\xbf{\"prompt\":\"x\"}", "not JSON"}, {"{\"prompt\":\"\xff\"}", "(byte 11"}, {"[1]", "must be an object"},
           {"7", "must be an object"}})
@@ -58,6 +58,10 @@ TEST(Call, NamesTheFieldAtFault) {
   const std::string_view prompt = R"("prompt":"x")";
   const Case bodies[] = {
       {R"("prompt":"y")", "prompt", "twice"},
+      {R"("stream":true,"stream_options":{"include_usage":true,"include_usage":false})", "include_usage", "twice"},
+      {R"("response_format":{"type":"text","type":"json_object"})", "type", "twice"},
+      {R"("logit_bias":{"5":1,"5":2})", "5", "twice"},
+      {R"("structured_outputs":{"regex":"a","regex":"b"})", "regex", "twice"},
       {R"({"max_tokens":1})", "prompt", "no \"prompt\""},
       {R"({"prompt":[[1],"a"],"n":200})", "n", "in 1..64"},
       {R"({"prompt":{"a":1}})", "prompt", "must be a string"},
@@ -131,9 +135,10 @@ TEST(Call, NamesTheFieldAtFault) {
   };
   for (const auto& [key, refused] : fields)
     for (const auto& [value, message] : refused) expect_refused(kText, prompt, {"\"" + key + "\":" + value, key, message});
-  for (const auto& [value, message] : {std::pair("null", "no \"prompt\""), {"[]", "empty"}, {R"("")", "empty"},
-           {R"(["a",""])", "item 1 is empty"}, {"[[]]", "empty list"}, {"[1,-1]", "item 1"}, {"[1,2.5]", "item 1"},
-           {"[1,true]", "item 1"}, {"[9223372036854775808]", "item 0"}, {"[3,16384]", "prompt token 1 is 16384"}})
+  for (const auto& [value, message] :
+      {std::pair("null", "no \"prompt\""), {"[]", "empty"}, {R"("")", "empty"}, {R"(["a",""])", "item 1 is empty"},
+          {"[[]]", "empty list"}, {"[1,-1]", "item 1"}, {"[1,2.5]", "item 1"}, {"[1,2.0]", "item 1"}, {"[1,true]", "item 1"},
+          {"[9223372036854775808]", "item 0"}, {"[3,16384]", "prompt token 1 is 16384"}})
     expect_refused(kText, "", {fmt::format("{{\"prompt\":{}}}", value), "prompt", message});
 }
 

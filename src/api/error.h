@@ -15,6 +15,11 @@ struct ApiError {
   double retry_after_seconds = 0;  // > 0: for the header Retry-After
 };
 
+// What such refusals are counted under.
+inline std::string_view reason_of(const ApiError& error) {
+  return error.code.empty() ? std::string_view("bad_request_body") : error.code;
+}
+
 // {"error":{"message":...,"type":...,"param":...,"code":...}}, no newline.
 std::string error_body(const ApiError& error);
 

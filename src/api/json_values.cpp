@@ -38,7 +38,7 @@ Error not_json(std::string_view json, simdjson::error_code error) {
     at = std::min(finder.at > 0 ? finder.at - 1 : 0, json.size());
   }
   return usage_error(
-      "not JSON: {} (byte {}{})", what, at, at < json.size() ? ", near " + excerpt(json.substr(at), 24) : ", where it ends");
+      "not JSON: {} (byte {}{})", what, at, at < json.size() ? "" : ", where it ends");  // prompts are not repeated
 }
 
 }
@@ -101,13 +101,14 @@ Result<std::vector<int32_t>> ids_value(const Field& v, size_t most) {
   std::vector<int32_t> ids;
   for (const element item : list) {
     if (ids.size() == most) return wrong(v, " has more than {} token ids", most);
+    int64_t id = -1;
     double x = 0;
     // Whatever stands there, a list of a million needs its place.
-    if (item.get(x) != SUCCESS || x != std::floor(x) || !(x >= 0 && x <= kMostId)) {
+    if (item.get(id) != SUCCESS || id < 0 || id > int64_t(kMostId)) {
       const std::string there = item.get(x) == SUCCESS ? fmt::format("{:g}", x) : std::string(kind_name(item));
       return wrong(v, ": item {} must be a token id, a whole number in 0..{}, not {}", ids.size(), int64_t(kMostId), there);
     }
-    ids.push_back(int32_t(x));
+    ids.push_back(int32_t(id));
   }
   return ids;
 }

@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxIds = size_t(1) << 22;  // of a list to detokenise
-
 // What both routes begin with.
 struct Asked {
   simdjson::dom::parser parser;
@@ -24,6 +22,8 @@ struct Asked {
 
 std::optional<ApiError> read(std::string_view body, const ServedModels& models, const ApiLimits& limits, Asked& out) {
   if (auto error = read_object(body, limits, out.parser, out.fields)) return error;
+  BodyFault fault;
+  if (const Status status = check_keys(out.fields, fault); !status.ok()) return refused(status.error(), fault);
   std::string_view name;
   element model;
   if (out.fields["model"].get(model) == SUCCESS && !model.is_null() && model.get(name) != SUCCESS)
@@ -107,7 +107,7 @@ Result<std::string> detokenize_ids(const Asked& asked, BodyFault& fault) {
   fault.param = "tokens";
   element v;
   if (asked.fields["tokens"].get(v) != SUCCESS) return usage_error("no \"tokens\": give a list of token ids");
-  HUNCH_TRY(const Tokens ids, ids_value({v, "tokens"}, kMaxIds));
+  HUNCH_TRY(const Tokens ids, ids_value({v, "tokens"}, size_t(asked.model->engine->context_len())));
   const int64_t vocab = asked.model->engine->parts().model->shape().vocab_size;
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] >= vocab) return usage_error("\"tokens\": item {} is {}; ids must lie in [0, {})", i, ids[i], vocab);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "api/info_bodies.h"
+#include "backend/ops/kv.h"
 #include "server/page_text.h"
 #include "server/server.h"
 
@@ -158,14 +159,20 @@ HttpReply Server::answer(const RouteMatch& match) {
 
 // Tokenizing and the like: an answer that costs CPU but needs no engine.
 void Server::compute(std::shared_ptr<Exchange> exchange, Route route) {
-  const bool taken = workers_.submit(
-      [this, exchange, route, body = exchange->take_body()] {
-        auto outcome = route == Route::Tokenize ? tokenize_answer(body, models_, options_.api)
-                                                : detokenize_answer(body, models_, options_.api);
-        loop_.post([exchange, outcome = std::move(outcome)] { exchange->reply(reply_of(outcome)); });
-      },
-      options_.limits.max_queued);
-  if (taken) return;
+  std::string body = exchange->take_body();
+  const int64_t bytes = std::ssize(body);
+  const bool room = (pending_bytes_ += bytes) <= std::max(options_.limits.max_pending_bytes, bytes);
+  const auto work = [this, exchange, route, bytes, body = std::move(body)] {
+    auto outcome =
+        route == Route::Tokenize ? tokenize_answer(body, models_, options_.api) : detokenize_answer(body, models_, options_.api);
+    pending_bytes_ -= bytes;
+    loop_.post([this, exchange, outcome = std::move(outcome)] {
+      if (const auto* error = std::get_if<ApiError>(&outcome)) refused(reason_of(*error), error->status);
+      exchange->reply(reply_of(outcome));
+    });
+  };
+  if (room && text_workers_.submit(work, options_.limits.max_queued)) return;
+  pending_bytes_ -= bytes;
   refuse_full(*exchange);
 }
 
@@ -186,7 +193,8 @@ HttpReply Server::metrics_text() {
   std::vector<Metrics::EngineNow> engines;
   for (size_t i = 0; state_ != State::Loading && i < models_.size(); ++i) {
     const ServedModel& model = models_.at(i);
-    engines.push_back({.stats = model.engine->stats(), .lossless = model.defaults.speculation.lossless()});
+    engines.push_back(
+        {.stats = model.engine->stats(), .page_entries = kPageLen, .lossless = model.defaults.speculation.lossless()});
   }
   const Metrics::ServerNow server{
       .connections = http_->num_connections(),

@@ -303,6 +303,7 @@ void Connection::flush() {
   }
   if (!open()) return;
   if (unsent() == 0) {
+    since_ = Clock::now();
     out_at_ = 0;
     if (out_.capacity() > kReadBytes) out_ = {};
     else out_.clear();
@@ -370,7 +371,7 @@ void Connection::tick(Clock::time_point now) {
   if (closing_) return;
   if (!began_) {
     const bool unused = fresh_ && seconds(now - since_) > limits_.header_timeout;
-    const bool idle = !fresh_ && (seconds(now - since_) > limits_.idle_timeout || handler_.draining());
+    const bool idle = !fresh_ && unsent() == 0 && (seconds(now - since_) > limits_.idle_timeout || handler_.draining());
     if (unused) handler_.refused("silent_connection", 0);
     if (unused || idle) close("closed");
     return;

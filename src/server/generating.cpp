@@ -76,7 +76,7 @@ void Generating::admitted() {
   }
   if (error_) {
     if (error_->status == 429) world_.refused("queue_full", 429);
-    else if (error_->status < 500) world_.refused("bad_request_body", error_->status);
+    else if (error_->status < 500) world_.refused(reason_of(*error_), error_->status);
     return fail(*error_, "error");
   }
   generations_.resize(streams_.size());

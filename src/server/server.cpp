@@ -34,6 +34,7 @@ Server::~Server() {
   loop_.stop();
   if (thread_.joinable()) thread_.join();
   workers_.stop();
+  text_workers_.stop();
   requests_.clear();
   http_.reset();
 }

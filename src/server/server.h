@@ -58,7 +58,7 @@ class Server final : private HttpHandler {
   const ServedModels& models_;
   Log log_;
   Loop loop_;
-  WorkerPool workers_;
+  WorkerPool workers_, text_workers_{1};  // for generations; for what is tokenized alone
   Access access_;
   ListenSocket socket_;
   std::unique_ptr<Metrics> metrics_;

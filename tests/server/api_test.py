@@ -116,7 +116,11 @@ class Answers(ServerTest):
     ids = self.post("/tokenize", {"content": PROMPT})[2]["tokens"]
     self.assertEqual(self.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[2]["count"], len(ids))
     self.assertEqual(self.post("/detokenize", {"tokens": ids})[2].get("content"), PROMPT)
-    self.assertEqual(self.post("/detokenize", {"tokens": [1 << 40]})[0], 400)
+    refused = self.refusals("too_many_fields"), self.refusals("bad_request_body")
+    for path, body in (("/detokenize", {"tokens": [1 << 40]}), ("/detokenize", {"tokens": [5] * 40000}),
+        ("/tokenize", b'{"content":"a","content":"b"}'), ("/tokenize", {f"k{i}": 1 for i in range(1100)})):
+      self.assertEqual(self.post(path, body)[0], 400, path)
+    self.assertEqual((self.refusals("too_many_fields"), self.refusals("bad_request_body")), (refused[0] + 1, refused[1] + 3))
 
   def test_metrics_follow_the_requests(self):
     before = self.metric("vllm:generation_tokens_total")

@@ -71,13 +71,17 @@ class Life(unittest.TestCase):
     self.assertIn(b"server_shutdown", answer)
 
   def test_an_answer_is_written_to_its_end_before_the_server_leaves(self):
-    served = self.start()
-    with served.socket(receive_buffer=4096) as s:
-      s.sendall(post_bytes("/detokenize", {"tokens": [300] * 300000}))
-      s.recv(1)
-      served.process.send_signal(signal.SIGTERM)
-      time.sleep(0.3)
-      self.assertTrue(read_all(s).endswith(b"}"))
+    large = {"prompt": [300] * 900, "n": 12, "echo": True, "logprobs": 20, "max_tokens": 0}
+    for flags, close in (((), True), ((), False), (("--idle-timeout", "0.2"), False)):  # kept alive it is no idle connection
+      served = self.start(*flags)
+      with served.socket(60, receive_buffer=4096) as s:
+        s.sendall(post_bytes("/v1/completions", large, close=close))
+        s.recv(1)
+        if not flags:
+          served.process.send_signal(signal.SIGTERM)
+        time.sleep(0.8)
+        self.assertTrue((data := b"H" + read_all(s)).rstrip().endswith(b"}"), (flags, close))
+        self.assertEqual(status_of(data), 200)
 
   def test_a_second_signal_ends_at_once(self):
     for sig in (signal.SIGTERM, signal.SIGINT):
