@@ -59,13 +59,14 @@ Status check_no_speculation_meant(std::string_view key) {
   constexpr std::string_view kBegins[] = {"spec", "draft", "sparse_attn", "ngram_", "prompt_lookup", "suffix_decoding"};
   const bool begun = std::ranges::any_of(kBegins, [&](std::string_view b) { return key.starts_with(b); });
   // One or two slips away from the key itself: letters swapped at its beginning, "eculative_config".
-  if (!begun && (key.size() < 8 || edit_distance(key.substr(0, 64), "speculative_config") > 3)) return {};
-  std::vector<std::string_view> known{"speculative_config"};
+  const bool near_outside = key.size() >= 8 && edit_distance(key.substr(0, 64), "speculative_config") <= 3;
+  std::vector<std::string_view> known{"speculative_config", "lossless"};
   if (const std::string_view near = nearest_word(key, known); !near.empty())
     return usage_error("unknown key {} (did you mean {}?)", excerpt(key), near);
   std::vector<std::string_view> inner;
   for (const SpeculationSetting& setting : speculation_settings()) inner.push_back(setting.key);
-  return meant_inside(nearest_word(key, inner));
+  const std::string_view near = nearest_word(key, inner);
+  return begun || near_outside || (key.size() > 6 && !near.empty()) ? meant_inside(near) : Status();
 }
 
 }

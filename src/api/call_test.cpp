@@ -127,6 +127,8 @@ TEST(Call, NamesTheFieldAtFault) {
       {"speculative_confg", {{R"("off")", "did you mean speculative_config?"}}},
       {"sepculative_config", {{"{}", "did you mean speculative_config?"}}},
       {"speculation", {{"{}", "speculative_config"}}},
+      {"losless", {{"\"required\"", "did you mean lossless?"}}},
+      {"verify_attn_rato", {{"1", "as \"verify_attn_ratio\""}}},
       {"num_speculative_tokens", {{"3", "inside \"speculative_config\""}}},
       {"draft_model", {{R"("x")", "inside \"speculative_config\""}}},
       {"lossless", {{R"("never")", "\"required\""}}},

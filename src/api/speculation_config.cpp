@@ -42,6 +42,12 @@ constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
     {"enable_adaptive_verification", kNoCounterpart},
 };
 
+// What stands for nothing asked: keys of vLLM's at their defaults.
+bool is_neutral(std::string_view key, const json& v) {
+  if (std::ranges::find(kForeign, key, [](const auto& f) { return f.first; }) == std::end(kForeign)) return false;
+  return v.is_null() || v == false || key == "enforce_eager" || v == "auto" || v == "standard";
+}
+
 std::vector<std::string_view> valid_keys() {
   std::vector<std::string_view> keys;
   for (const SpeculationSetting& s : speculation_settings()) keys.push_back(s.key);
@@ -129,7 +135,8 @@ Result<bool> take_vllm_key(const std::string& key, const json& v, SpeculativeCon
     if (v.is_null()) return true;
     if (!v.is_string() || v.get_ref<const std::string&>().empty())
       return wrong(fmt::format("must be a string, the path of a drafter, not {}", v.is_string() ? "empty" : kind_name(v)));
-    config.model = v.get<std::string>();
+    if (v == "ngram") config.values.emplace(0, std::string("ngram"));
+    else config.model = v.get<std::string>();
     return true;
   }
   for (const auto& [name, only, why] : {std::tuple("draft_tensor_parallel_size", json(1), "must be 1: guesses run on one device"),
@@ -154,13 +161,14 @@ Result<SpeculativeConfig> parse_speculative_config(std::string_view text) {
   const auto& settings = speculation_settings();
   SpeculativeConfig config;
   SettingValues& values = config.values;
-  if (object.contains("method")) {  // first: the keys of another method say less than its name
+  if (object.contains("method") && !object["method"].is_null()) {  // first: the keys of another method say less than its name
     HUNCH_TRY(values[0], value_of(settings[0], object["method"]));
   }
   for (const auto& [key, v] : object.items()) {
     HUNCH_TRY(const bool taken, take_vllm_key(key, v, config));
     if (taken) continue;
     const auto at = std::ranges::find(settings, key, &SpeculationSetting::key);
+    if (is_neutral(key, v) || (at != settings.end() && v.is_null())) continue;
     if (at == settings.end()) return unknown_key(key);
     HUNCH_TRY(values[at - settings.begin()], value_of(*at, v));
   }

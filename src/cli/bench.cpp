@@ -232,7 +232,7 @@ class LlamaBench {
     HUNCH_OK(run->status());
     if (samples.empty()) return {};
     ordered_json extra = {{"drafter", "none"}, {"tokens", "random"}, {"lossless", true}};
-    if (test.n_depth > 0) extra["depth_fill"] = flags_.prefill ? "prefill" : "noise";
+    extra["depth_fill"] = test.n_depth == 0 ? "none" : flags_.prefill ? "prefill" : "noise";
     print_row(bench_row(fields_, test, samples, extra));
     return {};
   }

@@ -48,6 +48,7 @@ std::vector<Column> columns(const std::vector<std::string>& optional) {
   for (const std::string& name : optional) {
     if (name == "mean_acceptance_length") out.push_back({name, "tokens/round", 12});
     else if (name == "speedup") out.push_back({name, "speed-up", 15});
+    else if (name == "drafter") out.push_back({name, name, 14});
     else out.push_back({name, name, std::max(8, int(name.size()))});
   }
   out.push_back({"test", "test", 15});
@@ -77,6 +78,7 @@ std::string cell(const ordered_json& row, const std::string& name) {
   }
   if (name == "speedup" && row.contains("stddev_speedup"))
     return fmt::format("{:.2f} ± {:.2f}", v.get<double>(), row["stddev_speedup"].get<double>());
+  if (name == "drafter" && !row.value("lossless", true)) return v.get<std::string>() + " (LOSSY)";
   if (v.is_string()) return v.get<std::string>();
   return v.is_number_float() ? fmt::format("{:.2f}", v.get<double>()) : v.dump();
 }
@@ -210,7 +212,7 @@ std::string RowPrinter::row(const ordered_json& row) {
     case RowFormat::Json: return (first ? "[\n  " : ",\n  ") + json_line(row);
     case RowFormat::JsonLines: return json_line(row) + "\n";
     case RowFormat::Csv:
-      if (first) out += header(row);
+      if (std::string names = header(row); names != header_) out += header_ = std::move(names);  // also where columns change
       for (const char* comma = ""; const auto& [name, value] : row.items()) {
         if (value.is_structured()) continue;
         out += comma + quoted_for_csv(value), comma = ",";

@@ -57,6 +57,7 @@ class RowPrinter {
   RowFormat format_;
   std::vector<std::string> optional_;
   int printed_ = 0;
+  std::string header_;  // of csv, as it was printed last
 };
 
 // "2026-11-21T09:30:00Z", now.

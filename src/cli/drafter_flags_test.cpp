@@ -92,7 +92,9 @@ TEST_F(DrafterFlags, ARequestNamesWhatIsLoadedAndNothingElse) {
 
 TEST_F(DrafterFlags, VllmsOtherKeysAreTakenOrAnswered) {
   const auto message = [&](const std::string& rest) { return config(eagle_, ", " + rest).message; };
-  EXPECT_EQ(message(R"("parallel_drafting": false, "use_heterogeneous_vocab": false)"), "");
+  for (const char* neutral : {R"("parallel_drafting": false, "use_heterogeneous_vocab": false)",
+           R"("enforce_eager": true, "kv_cache_dtype": "auto", "quantization": null, "num_speculative_tokens": null)"})
+    EXPECT_EQ(message(neutral), "");
   const std::pair<const char*, const char*> answers[] = {
       {R"("draft_tensor_parallel_size": 2)", "must be 1: guesses run on one device"},
       {R"("tensor_parallel_size": 1)", "draft_tensor_parallel_size"}, {R"("parallel_drafting": true)", "must be false"},

@@ -1,11 +1,10 @@
 #include "cli/setting_sources.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "api/nearest.h"
+#include "cli/request_flags.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -134,9 +133,7 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
 }
 
 Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return usage_error("--config: cannot be read: {}", path);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  HUNCH_TRY(const std::string text, read_text_file(path));
   return config_text_arguments(set, text, path);
 }
 

@@ -57,6 +57,9 @@ Result<ModelShape> drafter_shape(const JsonConfig& config, std::string_view insi
   HUNCH_TRY(const int64_t layers, maybe("num_hidden_layers", 1024, 1));
   HUNCH_TRY(const int64_t context, maybe("max_position_embeddings", int64_t(1) << 30, target.context_len));
   HUNCH_TRY(const int64_t vocab, maybe("vocab_size", 1 << 24, target.vocab_size));
+  if (target.vocab_size > 0 && vocab != target.vocab_size)
+    return config.wrong(at + "vocab_size",
+        fmt::format("{}, but the target's is {}: this drafter was made for another model", vocab, target.vocab_size));
   HUNCH_TRY(const auto eps, config.number(at + "rms_norm_eps"));
   shape.heads = int(heads), shape.kv_heads = int(kv_heads), shape.head_dim = int(head_dim), shape.layers = int(layers);
   shape.context_len = int(context), shape.vocab_size = vocab, shape.norm_eps = eps.value_or(1e-6);

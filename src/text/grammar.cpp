@@ -4,7 +4,9 @@
 
 #include <dlpack/dlpack.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -153,9 +155,11 @@ struct GrammarCompiler::Job {
   bool done = false;
   SharedGrammar grammar;
   std::string error;
+  std::atomic<pid_t> thread = 0;
 
   void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, const std::set<std::string>& patterns, int64_t vocab,
       const std::vector<int32_t>& end_ids) {
+    thread = gettid();
     SharedGrammar made;
     std::string failed;
     xgrammar::first_warning.clear();
@@ -270,6 +274,7 @@ Result<SharedGrammar> GrammarCompiler::compile_within_limits(
     job->run(*vocabulary, wanted, patterns, vocab, ends);
   });
   if (!job->wait(worker, limits_.seconds)) {
+    (void)setpriority(PRIO_PROCESS, id_t(job->thread), 19);  // from now on it has only what nobody else wants
     const std::lock_guard lock(mutex_);
     stragglers_.push_back({job, std::move(worker)});
     return usage_error("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds);

@@ -91,7 +91,7 @@ def test_drafters_of_another_model_are_refused(hunch):
       (eagle3, taps(1, 3, 8), "the output of layer 8 is asked for"),
       (eagle3, taps(-1, 3, 6), "the output of layer -1 is asked for"),
       (eagle3, dict(draft_vocab_size=16385), "16385 is out of range"),
-      (eagle, dict(hidden_size=48), "48, but the target's is 512"),
+      (eagle, dict(hidden_size=48), "48, but the target's is 512"), (eagle3, dict(vocab_size=40), "40, but the target's is 16384"),
       (eagle, dict(vocab_size=40), "40, but the target's is 16384"),
       (eagle, dict(num_hidden_layers=2), "EAGLE drafters of one layer"),
       (mtp, dict(hidden_size=48), "48, but the target's is 512"),

@@ -45,10 +45,9 @@ Proposer::Made Eagle::make(const Proposer::Setup& setup) {
   const ModelShape& shape = net->shape_;
   if (shape.layers != 1)
     return config.wrong("num_hidden_layers", fmt::format("{} layers; EAGLE drafters of one layer are supported", shape.layers));
-  for (const auto& [key, own, targets] :
-      {std::tuple("hidden_size", shape.hidden, target.hidden), {"vocab_size", shape.vocab_size, target.vocab_size}})
-    if (own != targets)
-      return config.wrong(key, fmt::format("{}, but the target's is {}: this drafter was made for another model", own, targets));
+  if (shape.hidden != target.hidden)
+    return config.wrong("hidden_size",
+        fmt::format("{}, but the target's is {}: this drafter was made for another model", shape.hidden, target.hidden));
   HUNCH_OK(file.strip_prefix("model."));
   DrafterTensors load(*setup.backend, file);
   const int64_t width = shape.hidden;

@@ -84,7 +84,7 @@ Status Mtp::read_drafter(const Proposer::Setup& setup) {
   DrafterFile& file = *setup.file;
   const ModelShape& target = target_->shape();
   HUNCH_TRY(shape_, drafter_shape(file.config(), "", target));
-  shape_.layers = 1, shape_.vocab_size = target.vocab_size;
+  shape_.layers = 1;
   if (shape_.hidden != target.hidden)
     return file.config().wrong("hidden_size",
         fmt::format("{}, but the target's is {}: this module was made for another model", shape_.hidden, target.hidden));
