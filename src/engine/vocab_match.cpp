@@ -17,7 +17,7 @@ Status check_same(const Vocabulary& target, const Vocabulary& draft) {
   for (int32_t id = 0; id < common; ++id) {
     const std::string_view a = target.tokenizer.token_bytes(id), b = draft.tokenizer.token_bytes(id);
     if (a.empty() || b.empty() || a == b) continue;  // holes are padding, too
-    return usage_error(
+    return failure(
         "{}: not the target's vocabulary: token {} is {} there and {} in {}; use a draft model of the target's family, "
         "or draft vocabulary mode \"intersection\", which guesses the tokens that both have",
         draft.source, id, excerpt(b), excerpt(a), target.source);
