@@ -64,7 +64,6 @@ std::optional<ApiError> Call::State::read(std::string_view json, const ServedMod
       .skip_special = body.request.skip_special_tokens};
   if (!chat() && !body.limited && !body.endless && body.request.max_tokens < 0) body.request.max_tokens = kCompletionTokens;
   if (const Status status = settle_reply(models, fault); !status.ok()) return refused(status.error(), fault);
-  scores_only = body.scores_only();
   auto made = prepare_body(body, *served->engine, models.chat(*served), fault);
   if (!made.ok()) return refused(made.error(), fault);
   prepared = std::move(*made);
@@ -86,7 +85,7 @@ std::optional<ApiError> Call::State::settle_lengths() {
   const int64_t least = prepared.request.sampling.min_tokens, most = prepared.request.max_tokens;
   for (const auto& prompt : prepared.prompts) {
     const int64_t room = served->engine->context_len() - std::ssize(prompt), may = most < 0 ? room : std::min(room, most);
-    if (least > may && !scores_only)
+    if (least > may && !body.scores_only())
       return refused(
           usage_error("\"min_tokens\" is {}, more than the {} tokens that may come", least, may), {.param = "min_tokens"});
   }

@@ -11,7 +11,9 @@ namespace hunch {
 
 using nlohmann::ordered_json;
 
-Generation Call::State::shown(const Generation& generation) const { return scores_only ? scores_of(generation) : generation; }
+Generation Call::State::shown(const Generation& generation) const {
+  return body.scores_only() ? scores_of(generation) : generation;
+}
 
 std::string Call::State::end_of_text(const Generation& g) const {
   if (!body.include_stop) return {};

@@ -29,7 +29,6 @@ struct Call::State {
   ApiLimits limits;
   Body body;
   PreparedBody prepared;
-  bool scores_only = false;                   // max_tokens 0
   std::string tool_parser, reasoning_parser;  // of this chat; empty: none
   std::string id, model_name;
   int64_t created = 0;

@@ -130,7 +130,7 @@ std::string Call::opening() {
 std::string Call::token(size_t index, const TokenEvent& event) {
   State& s = *state_;
   State::Choice& c = s.choices[index];
-  if (s.scores_only || c.over) return {};
+  if (s.body.scores_only() || c.over) return {};
   if (c.tokens++ == 0) c.first = Clock::now();
   c.held.push_back(event);
   c.held.back().text.clear();

@@ -213,7 +213,7 @@ bool Connection::head_complete() {
   head_bytes_ = head_.method.size() + head_.target.size();
   for (const auto& field : message) {
     head_bytes_ += field.name_string().size() + field.value().size() + 4;
-    lengths += field.name() == http::field::content_length;
+    if (field.name() == http::field::content_length) lengths += field.value().contains(',') ? 2 : 1;
     encodings += field.name() == http::field::transfer_encoding;
     hosts += field.name() == http::field::host;
     head_.headers.emplace_back(field.name_string(), field.value());

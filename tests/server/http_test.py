@@ -45,7 +45,7 @@ class Requests(ServerTest):
     body = json.dumps(SHORT)
     n = len(body)
     for lines in (f"Content-Length: {n}\r\nTransfer-Encoding: chunked", f"Content-Length: {n}\r\nContent-Length: {n + 1}",
-        f"Content-Length: {n}\r\nContent-Length: {n}", "Content-Length: -1", "Content-Length: 9223372036854775808",
+        f"Content-Length: {n}\r\nContent-Length: {n}", f"Content-Length: {n}, {n}", "Content-Length: -1", "Content-Length: 9223372036854775808",
         f"Content-Length: +{n}", "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"):
       data = self.raw(POST + f"{lines}\r\n\r\n{body}GET /health HTTP/1.1\r\n".encode())
       self.assertIn(status_of(data), (400, 413), lines)
