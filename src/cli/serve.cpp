@@ -42,7 +42,7 @@ std::optional<std::string> config_path(Arguments arguments) {
 
 // File, environment, command line: what is named later wins. Lists are not joined across the three.
 Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
-  const std::vector<std::string> variables = environment_arguments(set, environment());
+  const std::vector<std::string> variables = environment_arguments(set, environment(), arguments);
   std::optional<std::string> path = config_path(arguments);
   if (!path) path = config_path(variables);
   std::vector<std::string> file;

@@ -137,17 +137,22 @@ Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std:
   return config_text_arguments(set, text, path);
 }
 
-std::vector<std::string> environment_arguments(const FlagSet& set, const std::vector<std::string>& environment) {
+std::vector<std::string> environment_arguments(
+    const FlagSet& set, const std::vector<std::string>& environment, std::span<const std::string> arguments) {
   std::vector<std::string> llama, own;
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
     if (equals == entry.npos || equals + 1 == entry.size()) continue;
     const std::string_view name = std::string_view(entry).substr(0, equals);
     const std::string value = entry.substr(equals + 1);
+    const auto put = [&](const std::string& flag, std::vector<std::string>& out) {
+      const auto says = [&](const std::string& a) { return a == flag || a.starts_with(flag + "="); };
+      if (std::ranges::none_of(arguments, says)) add(set, flag, value, out);
+    };
     const auto renamed = std::find_if(std::begin(kLlama), std::end(kLlama), [&](const Renamed& r) { return r.variable == name; });
-    if (renamed != std::end(kLlama)) add(set, std::string(renamed->flag), value, llama);
-    else if (name.starts_with("LLAMA_ARG_")) add(set, flag_of(name.substr(10)), value, llama);
-    else if (name.starts_with("HUNCH_")) add(set, flag_of(name.substr(6)), value, own);
+    if (renamed != std::end(kLlama)) put(std::string(renamed->flag), llama);
+    else if (name.starts_with("LLAMA_ARG_")) put(flag_of(name.substr(10)), llama);
+    else if (name.starts_with("HUNCH_")) put(flag_of(name.substr(6)), own);
   }
   llama.insert(llama.end(), own.begin(), own.end());  // ours win
   return llama;

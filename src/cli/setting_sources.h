@@ -12,7 +12,8 @@ Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std:
 Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path);
 
 // HUNCH_MAX_NUM_SEQS=4 as --max-num-seqs 4, for every flag; and llama.cpp's LLAMA_ARG_* for those that have one. `environment`:
-// of environ, "NAME=value". Names that are no flag's are left alone.
-std::vector<std::string> environment_arguments(const FlagSet& set, const std::vector<std::string>& environment);
+// of environ, "NAME=value". Names that are no flag's are left alone, and flags of the command line.
+std::vector<std::string> environment_arguments(
+    const FlagSet& set, const std::vector<std::string>& environment, std::span<const std::string> arguments);
 
 }
