@@ -39,6 +39,7 @@ struct EngineOptions {
   std::string random_weights;   // a type: the model has random matrices of it and no tokenizer, for measurements; empty: a file
   std::string device = "cpu";   // a registered backend: cpu, cuda, reference
   std::string isa;              // cpu only: portable, avx2, avx512, avx512_vnni, avx512_bf16; empty: best
+  bool check_tensors = false;   // reads every weight first: one that is no finite number is an error
   int threads = 0;              // 0: all cores this process may use
   std::string kv_dtype;         // bf16, f16, f32, q8_0, fp8; empty: the backend's default
   int64_t context_len = 0;      // tokens a request may reach; 0: the model's

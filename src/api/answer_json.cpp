@@ -202,7 +202,7 @@ ordered_json metrics_json(std::span<const Generation* const> generations, ApiLim
   out["drafter"] = first.proposer, out["policy"] = first.policy, out["rule"] = first.rule;
   out["lossless"] = all.lossless;
   if (all.approximation.any()) out["approx"] = approximation_json(all.approximation);
-  out["seed"] = first.seed;
+  out["seed"] = int64_t(first.seed);
   if (!all.warning.empty()) out["warning"] = all.warning;
   return out;
 }

@@ -28,7 +28,7 @@ std::string refused(std::string_view json, BatchLine* out = nullptr) {
 
 TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
   const BatchLine line = parsed(
-      R"({"id": "a", "prompt": "Once", "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 18446744073709551615,
+      R"({"id": "a", "prompt": "Once", "max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "seed": 9223372036854775807,
           "stop": ["x", "yz"], "stop_token_ids": [3, 4], "logprobs": 5, "prompt_logprobs": 2, "n": 3, "ignore_eos": true,
           "presence_penalty": 0.25, "frequency_penalty": -0.5, "repetition_penalty": 1.5, "logit_bias": {"7": -100, "8": 2.5},
           "bad_words": ["no"], "allowed_token_ids": [1, 2], "min_tokens": 4, "priority": -3, "echo": true, "add_special_tokens": false, "model": "m", "user": "u",
@@ -42,7 +42,7 @@ TEST(BatchLine, ReadsEveryParameterUnderTheNamesOfOpenAiAndVllm) {
   EXPECT_EQ(std::tie(r.max_tokens, r.ignore_eos, r.priority), std::tuple(9, true, -3));
   EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "yz"}));
   EXPECT_EQ(r.stop_ids, (Ints{3, 4}));
-  EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed), std::tuple(0.5, 0.9, 20, 0.1, UINT64_MAX));
+  EXPECT_EQ(std::tie(s.temperature, s.top_p, s.top_k, s.min_p, s.seed), std::tuple(0.5, 0.9, 20, 0.1, INT64_MAX));
   EXPECT_EQ(std::tie(s.logprobs, s.prompt_logprobs, s.min_tokens, s.presence_penalty, s.frequency_penalty, s.repetition_penalty),
       std::tuple(5, 2, 4, 0.25, -0.5, 1.5));
   EXPECT_EQ(s.logit_bias, (std::vector<std::pair<int32_t, float>>{{7, -100.0f}, {8, 2.5f}}));

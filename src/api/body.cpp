@@ -21,15 +21,12 @@ constexpr double kMostPriority = double(int64_t(1) << 30), kMostSeconds = 86400;
 
 Status read_seed(const Field& v, BodyReader& in) {
   auto& seed = in.out.request.sampling.seed;
-  uint64_t positive = 0;
   int64_t any = 0;
-  const bool batch = in.kind == BodyKind::Batch;         // stricter with what a whole file is made of
-  if (v.get(any) == SUCCESS && any == -1) seed.reset();  // random, as in llama.cpp
-  else if (v.get(any) == SUCCESS && (any >= 0 || !batch)) seed = uint64_t(any);
-  else if (v.get(positive) == SUCCESS) seed = positive;
-  else
-    return wrong(v, " must be -1 (random) or a whole number in {}",
-        batch ? "0..18446744073709551615" : "-9223372036854775808..18446744073709551615");
+  const bool batch = in.kind == BodyKind::Batch;  // stricter with what a whole file is made of
+  if (v.get(any) != SUCCESS || (any < -1 && batch))
+    return wrong(v, " must be -1 (random) or a whole number in {}..{}", batch ? 0 : INT64_MIN, INT64_MAX);
+  if (any == -1) seed.reset();  // random, as in llama.cpp
+  else seed = uint64_t(any);
   return {};
 }
 
@@ -51,6 +48,7 @@ Status read_max_tokens(const Field& v, BodyReader& in) {
   in.out.request.max_tokens = n;
   in.out.limited = n >= 0 && (!batch || n == 0);  // a batch gives what the context has room for
   in.out.endless = n < 0;
+  in.out.limit_key = v.key;
   return {};
 }
 
@@ -318,7 +316,7 @@ Status settle(const object& fields, BodyReader& in) {
     return blame("repeat_last_n", "\"repeat_last_n\": penalties look at the whole text here; set it to -1, or to 0 for none");
   for (const std::string_view key : {"max_tokens", "max_completion_tokens"})  // the newer word wins
     if (const double n = number(key); n >= 0)
-      out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch || n == 0;
+      out.request.max_tokens = int64_t(n), out.limited = in.kind != BodyKind::Batch || n == 0, out.limit_key = key;
   bool on = false;
   if (number("top_logprobs") >= 0) {
     if (number("logprobs") < 0 && (fields["logprobs"].get(on) != SUCCESS || !on)) {

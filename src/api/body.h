@@ -51,6 +51,7 @@ struct Body {
   bool constrained = false;             // the body itself does, not what the server was started with
   bool endless = false;                 // llama.cpp's -1 was said
   bool limited = false;                 // max_tokens was said, in a batch as 0
+  std::string limit_key;                // the word for it
   int samples = 1;                      // n
   bool scores_only() const { return limited && request.max_tokens == 0; }  // of the prompt
   bool echo = false;

@@ -91,7 +91,7 @@ TEST(Call, NamesTheFieldAtFault) {
       {"n", {{"0", "in 1..64"}, {"1000000", "in 1..64"}}},
       {"best_of", {{"5", "must equal \"n\""}}},
       {"suffix", {{R"("y")", "not available"}}},
-      {"seed", {{"1.5", "whole number"}, {"1e19", "whole number"}}},
+      {"seed", {{"1.5", "whole number"}, {"9223372036854775808", "whole number"}}},
       {"stop", {{R"("")", "empty string"}, {R"(["a",""])", "empty string"}, {"7", "a string or a list"}}},
       {"logit_bias",
           {{R"({"a":1})", "no token id"}, {R"({"-1":1})", "no token id"}, {R"({"5":101})", "in -100..100"},
@@ -156,8 +156,6 @@ TEST(Call, BoundsEveryList) {
   EXPECT_EQ(call(kText, {{"n", 64}, {"prompt", Texts(4, "a")}})->choices(), 256u);
   const std::vector<std::vector<int>> prompts(4, std::vector<int>(900, 7));
   EXPECT_EQ(refusal(kText, json{{"n", 64}, {"prompt", prompts}, {"prompt_logprobs", 20}}.dump()).param, "prompt_logprobs");
-  expect_part(refusal(kChat, json{{"messages", json::array_t(1025, {{"role", "user"}, {"content", "a"}})}}.dump()).message,
-      "1025 messages");
 }
 
 TEST(Call, TellsBothNumbersWhereThePromptIsTooLong) {
@@ -171,8 +169,19 @@ TEST(Call, TellsBothNumbersWhereThePromptIsTooLong) {
   expect_part(message, "1024");
   // Refused by its size, before any token is made.
   expect_part(message_of({{"prompt", std::string(size_t(4) << 20, 'a')}}), "more than 1024");
+  for (const size_t length : {size_t(1), size_t(4) << 20}) {
+    const json turn{{"role", "user"}, {"content", std::string(length, 'a')}};
+    const json chat{{"messages", json::array_t(length == 1 ? 1025 : 1, turn)}};
+    const ApiError error = refusal(kChat, chat.dump());
+    EXPECT_EQ(std::tie(error.code, error.param), std::tuple("context_length_exceeded", "messages"));
+    expect_part(error.message, "more than 1024");
+  }
+  for (const char* key : {"max_tokens", "max_completion_tokens"}) {
+    const json body{{"prompt", std::vector<int>(1000, 7)}, {key, 30}};
+    expect_part(message_of(body), key);
+    EXPECT_EQ(refusal(kText, body.dump()).param, key);
+  }
   json body{{"prompt", std::vector<int>(1000, 7)}, {"max_tokens", 30}};
-  message_of(body);
   body["max_tokens"] = 24;
   call(kText, body);
 }
@@ -239,7 +248,7 @@ TEST(Call, ReadsTheNamesOfEveryDialect) {
   const SamplingOptions& s = r.sampling;
   EXPECT_EQ(std::tie(s.temperature, s.top_k, s.repetition_penalty, s.seed), std::tuple(0.0, 0, 1.5, uint64_t(-5)));
   EXPECT_EQ(std::tie(s.logprobs, r.max_tokens, r.priority, r.cache_salt), std::tuple(3, 7, -3, "s"));
-  EXPECT_EQ(request_of({{"seed", UINT64_MAX}}).sampling.seed, UINT64_MAX) << "as metrics.seed says it";
+  EXPECT_EQ(request_of({{"seed", INT64_MAX}}).sampling.seed, INT64_MAX);
   EXPECT_EQ(std::tie(r.skip_special_tokens, r.stop_ids, r.speculation.proposer, r.structured.kind, r.structured.text, made->id()),
       std::tuple(false, Ints{5}, "none", StructuredOutput::Kind::Regex, "[ab]+", "cmpl-abc"));
   EXPECT_EQ(made->unknown_fields(), 2);
@@ -328,10 +337,9 @@ TEST(Call, NumbersChoicesByPromptAndSample) {
 }
 
 TEST(ApiError, KnowsTheEnginesWords) {
-  for (const auto& [word, status, wait] :
-      {std::tuple("grammar_dead_end", 400, 0), {"numerical_error", 500, 0}, {"device_lost", 503, 0}, {"grammar_busy", 503, 5}}) {
+  for (const auto& [word, status] : {std::pair("grammar_dead_end", 400), {"numerical_error", 500}, {"device_lost", 503}}) {
     const ApiError error = api_error(Error{std::string(word) + ": why"});
-    EXPECT_EQ(std::tie(error.status, error.code, error.retry_after_seconds), std::tie(status, word, wait));
+    EXPECT_EQ(std::tie(error.status, error.code), std::tie(status, word));
   }
 }
 

@@ -7,12 +7,11 @@
 namespace hunch {
 namespace {
 
-constexpr double kRetryAfterGrammar = 5;
 constexpr double kRetryAfterFullQueue = 1;  // seconds; a seat becomes free about that often
 
 // Words that the engine's messages begin with, and what they are to a client.
 constexpr std::pair<std::string_view, int> kEngineWords[] = {
-    {"grammar_dead_end", 400}, {"numerical_error", 500}, {"device_lost", 503}, {"grammar_busy", 503}};
+    {"grammar_dead_end", 400}, {"numerical_error", 500}, {"device_lost", 503}};
 
 std::string_view usual_type(int status) {
   switch (status) {
@@ -49,8 +48,7 @@ ApiError api_error(const Error& error) {
   if (error.message.find("requests are waiting, no more are taken") != error.message.npos)
     return api_error(429, error.message, "queue_full", kRetryAfterFullQueue);
   for (const auto& [word, status] : kEngineWords)
-    if (error.message.starts_with(word))
-      return api_error(status, error.message, std::string(word), word == "grammar_busy" ? kRetryAfterGrammar : 0);
+    if (error.message.starts_with(word)) return api_error(status, error.message, std::string(word));
   return api_error(500, error.message);
 }
 

@@ -1,11 +1,13 @@
 // Block encodings, written for clarity: these loops define what the words in quantise.h mean.
 #include "checkpoint/quantise.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/failure.h"
 #include "base/half.h"
 
 namespace hunch {
@@ -280,6 +282,20 @@ void dequantise_row(const Tensor& matrix, int64_t row, float* out) {
   const float* scale = s.values + row / s.rows * ((columns + s.columns - 1) / s.columns);
   for (int64_t first = 0; first < columns; first += s.columns, ++scale)
     for (int64_t i = first; i < std::min(columns, first + s.columns); ++i) out[i] = *scale * out[i];
+}
+
+Status check_values(const Tensor& tensor) {
+  std::vector<float> row(tensor.shape.back());
+  int64_t rows = 1;
+  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
+  for (int64_t r = 0; tensor.data && r < rows; ++r) {
+    dequantise_row(tensor, r, row.data());
+    const auto bad = std::ranges::find_if(row, [](float x) { return !std::isfinite(x); });
+    if (bad != row.end())
+      return failure("tensor {}: element {} of row {} is {}: the file is damaged, fetch or convert it again", tensor.name,
+          bad - row.begin(), r, *bad);
+  }
+  return {};
 }
 
 void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {

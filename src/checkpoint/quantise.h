@@ -14,6 +14,9 @@ void dequantise_row(DType dtype, const std::byte* in, float* out, int64_t count)
 // Row `row` of a matrix, the scales of FP8 applied, MXFP4 in either layout.
 void dequantise_row(const Tensor& matrix, int64_t row, float* out);
 
+// A failure that names the first weight that is no finite number.
+Status check_values(const Tensor& tensor);
+
 // Row `row` in its encoding's own blocks, dtype_bytes() of them, however the matrix keeps them (SplitBlocks).
 void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "base/test_results.h"
 #include "checkpoint/tiny_model.h"
 
 namespace hunch {
@@ -14,6 +15,8 @@ namespace {
 using namespace tiny;
 
 using enum DType;
+
+using test::expect_part;
 
 Bytes from_hex(const std::string& hex) {
   Bytes out;
@@ -134,6 +137,19 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
     dequantise_row(MXFP4, encoded(MXFP4, x).data(), back.data(), 32);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
   }
+}
+
+TEST(Quantise, NamesTheFirstWeightThatIsNoNumber) {
+  std::vector<float> values = tiny::values(96, 5);
+  Tensor tensor{.name = "a", .dtype = F32, .shape = {2, 3, 16}, .data = reinterpret_cast<const std::byte*>(values.data())};
+  EXPECT_TRUE(check_values(tensor).ok());
+  values[95] = -INFINITY;
+  EXPECT_EQ(check_values(tensor).error().message,
+      "tensor a: element 15 of row 5 is -inf: the file is damaged, fetch or convert it again");
+  Bytes blocks(34 * 3);
+  blocks[34 + 1] = std::byte(0x7e);  // the scale of a block
+  tensor = {.name = "b", .dtype = Q8_0, .shape = {1, 96}, .data = blocks.data()};
+  expect_part(check_values(tensor).error().message, "element 32 of row 0 is nan");
 }
 
 TEST(Quantise, ZeroRowsAndTinyScalesStayFinite) {

@@ -152,6 +152,7 @@ Status FlagSet::parse(std::span<const std::string> given) {
   if (help_wanted_) return {};  // somebody who asks for help need not name the model first
   for (size_t i = next_positional; i < positionals_.size(); ++i)
     if (positionals_[i].required) return usage_error("{} is missing; usage: {}", positionals_[i].name, usage_);
+  for (const auto& check : checks_) HUNCH_OK(check());
   return {};
 }
 

@@ -64,6 +64,9 @@ class FlagSet {
   void refuse(Names names, std::string reason);
   void ignore(Names names, Arity arity, Names values = {});
 
+  // Asked when all are read.
+  void check(std::function<Status()> of_all) { checks_.push_back(std::move(of_all)); }
+
   // An argument without a dash.
   void positional(std::string_view name, bool required, std::string help, std::optional<std::string>& target);
 
@@ -104,6 +107,7 @@ class FlagSet {
 
   std::string usage_, about_, group_ = "General";
   std::vector<Flag> flags_;
+  std::vector<std::function<Status()>> checks_;
   std::vector<Positional> positionals_;
   std::vector<std::string> ignored_;
   bool help_wanted_ = false, names_wanted_ = false;

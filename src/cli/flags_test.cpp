@@ -128,6 +128,11 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
       {"-ngl", "99", "-fa", "-b", "2048", "-ub", "512", "--mlock", "--no-mmap", "-fa", "on", "--repeat-penalty", "1.0"});
   ASSERT_TRUE(harmless.status.ok()) << harmless.message();
   EXPECT_EQ(harmless.set.ignored(), (std::vector<std::string>{"-ngl", "-fa", "-b", "-ub", "--mlock", "--no-mmap"}));
+  const Parsed defaults({"-t", "4", "-t", "-1", "--repeat-last-n", "64", "--spec-draft-n-min", "0", "--spec-draft-p-min", "0.00",
+      "--spec-draft-p-split", "0.10", "--poll", "50", "--keep", "0", "--mirostat", "0", "--xtc-probability", "0.00"});
+  EXPECT_TRUE(defaults.status.ok()) << defaults.message();
+  EXPECT_EQ(defaults.model.threads, std::nullopt);
+  expect_part(Parsed({"--draft-min", "2"}).message(), "leave it out or at 0");
   expect_part(Parsed({"--samplers", "top_k"}).message(), "the order of processing is the same everywhere");
   EXPECT_FALSE(Parsed({"--dry-multiplier", "0.8"}).status.ok());
   EXPECT_EQ(Parsed({"--typical", "0.9"}).message(), "--typical: not available yet; leave it out or at 1");
@@ -158,6 +163,11 @@ TEST(Flags, TakesPenaltiesAndBiases) {
   EXPECT_EQ(s.temperature, 0);
   for (const char* bad : {"", "x+1", "5", "5+", "5*2", "-5+1"}) EXPECT_FALSE(Parsed({"-l", bad}).status.ok()) << bad;
   EXPECT_FALSE(Parsed({"--repeat-penalty", "0"}).status.ok());
+  const Parsed none({"--repeat-last-n", "0", "--repeat-penalty", "1.1", "--presence-penalty", "1", "--frequency-penalty", "1"});
+  ASSERT_TRUE(none.status.ok()) << none.message();
+  const SamplingOptions without = request_of(none.sampling, {}).sampling;
+  EXPECT_EQ(std::tie(without.repetition_penalty, without.presence_penalty, without.frequency_penalty), std::tuple(1.0, 0.0, 0.0));
+  expect_part(Parsed({"--repeat-last-n", "64", "--repeat-penalty", "1.1"}).message(), "the whole text");
 }
 
 TEST(Flags, WantsOneTypeForKeysAndValues) {

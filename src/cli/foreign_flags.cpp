@@ -27,7 +27,7 @@ void add_foreign_flags(FlagSet& set) {
       {"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"}, A::One);
   set.ignore({"--prio", "--poll", "--numa", "-np", "--parallel", "-C", "--cpu-mask", "-Cr", "--cpu-range", "-lv", "--verbosity",
                  "--keep", "-lm", "--load-mode", "-sm", "--split-mode", "-mg", "--main-gpu", "-ts", "--tensor-split", "-fit",
-                 "-fitt", "-fitc", "--spec-draft-sampling"},
+                 "-fitt", "-fitc", "--spec-draft-sampling", "--spec-draft-p-split"},
       A::One);
   // SGLang's: of memory, and of guesses, which change no text.
   set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
@@ -51,13 +51,15 @@ void add_foreign_flags(FlagSet& set) {
                  "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
       "not available yet");
   set.refuse({"-dev", "--list-devices"}, "use --device cpu, cuda (where built) or reference");
-  set.refuse({"--spec-draft-n-min", "--draft-min", "--spec-draft-p-min", "--draft-p-min", "--spec-draft-p-split", "-lcs", "-lcd"},
-      "not available yet; --draft N sets how many tokens are guessed");
+  set.refuse({"-lcs", "-lcd"}, "not available yet; --draft N sets how many tokens are guessed");
   only_neutral(set,
       {"--typical", "--typical-p", "--dynatemp-exp", "--speculative-accept-threshold-single",
           "--speculative-accept-threshold-acc"},
       1);
-  only_neutral(set, {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range"}, 0);
+  only_neutral(set,
+      {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range", "--spec-draft-n-min", "--draft-min",
+          "--spec-draft-p-min", "--draft-p-min"},
+      0);
   only_neutral(set, {"--top-nsigma", "--top-n-sigma", "--repeat-last-n"}, -1);
 }
 

@@ -62,7 +62,12 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
 std::string info_text(const ordered_json& j) {
   NamedLines line{18};
   const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
-  const auto word = [&](const char* key) { return j[key].get<std::string>(); };
+  const auto word = [&](const char* key) {  // names in files are anybody's
+    std::string text = j[key];
+    std::ranges::replace_if(
+        text, [](uint8_t c) { return c < ' ' || c == 127; }, '?');
+    return text;
+  };
   line("model", "{} ({})", word("name").empty() ? "unnamed" : word("name"), word("path"));
   line("architecture", "{}, {} file{}", word("architecture"), word("format"), whole("parameters") == 0 ? " without weights" : "");
   line("shape", "{} layers, hidden {}, ffn {}, {} heads, {} KV heads of {}", whole("layers"), whole("hidden"), whole("ffn"),

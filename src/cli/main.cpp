@@ -5,7 +5,6 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
-#include "text/grammar.h"
 
 int main(int argc, char** argv) {
   // A stream that is closed must not become the next file that is opened.
@@ -15,8 +14,5 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
   const int code = hunch::dispatch(arguments);
   const hunch::Status written = hunch::output_error();
-  const int result = code == 0 && !written.ok() ? hunch::fail(written.error()) : code;
-  if (!hunch::compilations_left_behind()) return result;
-  std::fflush(nullptr);
-  _exit(result);  // threads that nothing can stop still run
+  return code == 0 && !written.ok() ? hunch::fail(written.error()) : code;
 }

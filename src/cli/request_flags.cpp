@@ -56,7 +56,13 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value({"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
       "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
       FlagSet::stored(flags.context_len, parse_context_len), 2);
-  set.whole({"-t", "--threads"}, "threads, 1..1024 (default: all cores this process may use)", {1, 1024}, flags.threads);
+  set.value({"-t", "--threads"}, "N", "threads, 1..1024 (default, or -1: all cores this process may use)",
+      [&flags](auto flag, auto v) -> Status {
+        flags.threads.reset();
+        if (v != "-1") { HUNCH_TRY(flags.threads, parse_whole(flag, v, {1, 1024})); }
+        return {};
+      });
+  set.toggle({"--check-tensors"}, "look at every weight first, whether it is a finite number", flags.check_tensors);
   set.text({"--trace"}, "FILE", "what the engine does when, for chrome://tracing or ui.perfetto.dev", flags.trace);
   set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",
       flags.verify_calibration);
@@ -119,6 +125,13 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
       {0.01, 100}, flags.rules.repetition_penalty, 1);
   set.number({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
   set.number({"--frequency-penalty"}, "of them by how often (default: 0, none)", {-2, 2}, flags.rules.frequency_penalty);
+  set.whole({"--repeat-last-n"}, "", {-1, 0x1p30}, flags.repeat_last_n, 0);
+  set.check([&flags]() -> Status {
+    const SamplingOptions& rules = flags.rules;
+    const bool none = rules.repetition_penalty == 1 && rules.presence_penalty == 0 && rules.frequency_penalty == 0;
+    if (none || flags.repeat_last_n <= 0) return {};
+    return usage_error("--repeat-last-n: penalties look at the whole text here; set it to -1, or to 0 for none");
+  });
   set.value({"-l", "--logit-bias"}, "ID+B", "adds B to the logit of a token, or takes it away: 15043+1, 15043-1; may be repeated",
       [&flags](auto flag, auto v) -> Status {
         const size_t sign = v.find_first_of("+-", 1);
@@ -168,6 +181,7 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
   options.isa = flags.isa;
   if (!flags.isa.empty() && flags.device != "cpu") return usage_error("--isa is for --device cpu, not {}", flags.device);
   options.threads = int(flags.threads.value_or(0));
+  options.check_tensors = flags.check_tensors;
   options.context_len = flags.context_len.value_or(0);
   options.kv_memory_bytes = flags.kv_memory_bytes;
   HUNCH_OK(keeps(options.model, flags.trace));
@@ -185,6 +199,8 @@ Request request_of(const SamplingFlags& sampling, const SpeculationOptions& spec
   request.max_tokens = sampling.max_tokens.value_or(-1);
   request.ignore_eos = sampling.ignore_eos;
   request.sampling = sampling.rules;
+  if (sampling.repeat_last_n == 0)
+    request.sampling.repetition_penalty = 1, request.sampling.presence_penalty = request.sampling.frequency_penalty = 0;
   request.sampling.temperature = sampling.temperature;
   request.sampling.top_p = sampling.top_p;
   request.sampling.min_p = sampling.min_p;

@@ -11,6 +11,7 @@ struct ModelFlags {
   std::optional<std::string> model;
   std::vector<std::string> models;  // all that were named; `model` is the last
   std::optional<int64_t> context_len, threads;
+  bool check_tensors = false;
   int64_t kv_memory_bytes = 0;
   std::optional<std::string> key_dtype, value_dtype;  // must agree
   std::string device = "cpu", isa;
@@ -36,6 +37,7 @@ struct SamplingFlags {
   std::optional<uint64_t> seed;
   std::optional<int64_t> max_tokens;
   bool ignore_eos = false;
+  int64_t repeat_last_n = -1;
   SamplingOptions rules;  // penalties and biases; the rest of it stands above
   StructuredOutput structured;
 };

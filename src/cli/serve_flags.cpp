@@ -115,7 +115,7 @@ void add_foreign_server_flags(FlagSet& set) {
                  "--enable-per-request-metrics", "--enable-prompt-tokens-details", "--cache-prompt", "-cb", "--cont-batching",
                  "--no-webui", "--log-prefix", "--log-timestamps", "--async-scheduling", "--no-cache-prompt",
                  "--disable-fastapi-docs", "--enable-server-load-tracking", "--trust-remote-code", "--swa-full", "--repack",
-                 "--no-repack", "--check-tensors", "--no-op-offload", "--cpu-moe", "-cmoe", "--no-mmproj"},
+                 "--no-repack", "--no-op-offload", "--cpu-moe", "-cmoe", "--no-mmproj"},
       A::None);
   const auto only_one = [&set](std::vector<std::string_view> names) {
     set.value(

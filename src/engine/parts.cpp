@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/failure.h"
+#include "checkpoint/quantise.h"
 #include "checkpoint/random_checkpoint.h"
 #include "engine/defaults.h"
 #include "engine/load_text.h"
@@ -55,6 +56,11 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
   if (options.random_weights.empty()) {
     HUNCH_TRY(parts->checkpoint, Checkpoint::open(options.model));
     HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
+    const std::vector<Tensor>& tensors = parts->checkpoint->tensors();
+    for (size_t i = 0; options.check_tensors && i < tensors.size(); ++i) {
+      if (options.progress) options.progress("checking", int64_t(i), std::ssize(tensors));
+      if (const Status good = check_values(tensors[i]); !good.ok()) return failure("{}: {}", options.model, good.error().message);
+    }
   } else {
     const auto type = dtype_named(options.random_weights);
     if (!type) return usage_error("unknown type of weights '{}'; known: bf16, f16, q8_0, q4_0, ...", options.random_weights);

@@ -76,7 +76,7 @@ Result<RequestPlan> plan_request(
   if (plan.sampling.top_k < 0) return usage_error("top-k is {}; it must be 0 (off) or more", plan.sampling.top_k);
   std::random_device entropy;
   plan.noise.sample = request.sample_index;
-  plan.noise.seed = s.seed ? *s.seed : (uint64_t(entropy()) << 32 | entropy());
+  plan.noise.seed = s.seed ? *s.seed : uint64_t(entropy()) << 21 | entropy() >> 11;  // a reader of JSON may keep 53 bits
 
   plan.logprobs = s.logprobs, plan.prompt_logprobs = s.prompt_logprobs;
   const bool greedy = plan.greedy();

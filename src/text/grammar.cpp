@@ -3,16 +3,11 @@
 #include "text/grammar.h"
 
 #include <dlpack/dlpack.h>
-#include <pthread.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
-#include <condition_variable>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -27,19 +22,33 @@
 namespace xgrammar {
 namespace {
 
-thread_local std::string first_warning;  // of the compilation that runs on this thread
+// Of the compilation that runs on this thread.
+thread_local std::string first_warning;
+thread_local double stop_at = 0;  // the thread's processor time, seconds; 0: never
+
+double thread_seconds() {
+  timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return double(used.tv_sec) + double(used.tv_nsec) * 1e-9;
+}
 
 }
 
-// What xgrammar calls in place of its own log (scripts/third_party).
+// What xgrammar calls: in place of its own log, and in its long loops (scripts/xgrammar.patch).
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message);
 void LogMessageImpl(const std::string&, int, int level, const std::string& message);
+void CheckStopped();
 
 void LogFatalImpl(const std::string&, int, const std::string& message) { throw std::runtime_error(message); }
 
 void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
   constexpr int kWarning = 2;
   if (level >= kWarning && first_warning.empty()) first_warning = message;
+}
+
+void CheckStopped() {
+  thread_local uint8_t calls = 0;
+  if (stop_at > 0 && ++calls == 0 && thread_seconds() > stop_at) throw std::runtime_error("stopped");
 }
 
 }
@@ -51,9 +60,13 @@ using Kind = StructuredOutput::Kind;
 
 // White space between the parts of a JSON text. Without a bound a model may indent for ever.
 constexpr int kMostWhitespace = 20;
-constexpr size_t kMostStragglers = 2;
-std::atomic<bool> g_left_behind{false};
-constexpr double kMostWaiting = 20;  // times the limit, where the processor is somebody else's
+
+// Of what this thread compiles meanwhile. A busy machine makes that slow, not complex: its own processor time counts.
+struct Deadline {
+  explicit Deadline(double seconds) { xgrammar::stop_at = xgrammar::thread_seconds() + seconds; }
+  ~Deadline() { xgrammar::stop_at = 0; }
+  static bool over() { return xgrammar::thread_seconds() > xgrammar::stop_at; }
+};
 
 class Compiled final : public CompiledGrammar {
  public:
@@ -148,70 +161,6 @@ struct GrammarCompiler::Vocabulary {
   std::shared_ptr<const std::vector<int32_t>> suspicious;
 };
 
-// A compilation on a thread of its own, which its caller may stop waiting for.
-struct GrammarCompiler::Job {
-  std::mutex mutex;
-  std::condition_variable ended;
-  bool done = false;
-  SharedGrammar grammar;
-  std::string error;
-  std::atomic<pid_t> thread = 0;
-
-  void run(const Vocabulary& vocabulary, const StructuredOutput& wanted, const std::set<std::string>& patterns, int64_t vocab,
-      const std::vector<int32_t>& end_ids) {
-    thread = gettid();
-    SharedGrammar made;
-    std::string failed;
-    xgrammar::first_warning.clear();
-    try {
-      xgrammar::GrammarCompiler compiler(vocabulary.info, 1, false);
-      const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
-      auto compiled = compile_now(compiler, wanted);
-      for (const std::string& pattern : patterns)
-        if (leaves_string(xgrammar::Grammar::FromJSONSchema(string_of(pattern)).ToString()))
-          failed = fmt::format(
-              "the pattern {} may give a raw quotation mark, backslash or control character, which no JSON string "
-              "has; leave them out, as by [^\"\\\\] in place of .",
-              excerpt(pattern));
-      if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
-      made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary.suspicious : nullptr);
-      if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
-      for (const std::string_view instead :
-          {"; falling back to anyOf semantics", " and is ignored", "; ignoring multipleOf"})  // not here
-        if (const size_t at = failed.find(instead); at != failed.npos) failed.erase(at, instead.size());
-      std::vector<uint32_t> mask(GrammarState::mask_words(vocab));  // the first may take longer than all else
-      if (failed.empty()) GrammarState(made, vocab, end_ids).fill_mask(mask);
-      if (failed.empty() && std::ranges::all_of(mask, [](uint32_t word) { return word == 0; }))
-        failed = "no output of this model's tokens fits it";
-    } catch (const std::exception& e) {
-      failed = first_line(e.what());
-      if (failed.empty()) failed = "it could not be read";
-    }
-    const std::lock_guard lock(mutex);
-    if (failed.empty()) grammar = std::move(made);
-    else error = std::move(failed);
-    done = true;
-    ended.notify_all();
-  }
-  // False: it has not ended. A busy machine makes a compilation slow, not complex: what counts is its own processor time.
-  bool wait(std::thread& worker, double seconds) {
-    clockid_t clock;
-    const bool clocked = pthread_getcpuclockid(worker.native_handle(), &clock) == 0;
-    std::unique_lock lock(mutex);
-    for (double waited = 0, slice = std::min(seconds, 0.02); waited < kMostWaiting * seconds; waited += slice) {
-      if (ended.wait_for(lock, std::chrono::duration<double>(slice), [&] { return done; })) return true;
-      timespec used;
-      const bool known = clocked && clock_gettime(clock, &used) == 0;
-      if ((known ? double(used.tv_sec) + double(used.tv_nsec) * 1e-9 : waited) > seconds) return false;
-    }
-    return false;
-  }
-  bool is_done() {
-    const std::lock_guard lock(mutex);
-    return done;
-  }
-};
-
 bool grammars_available() { return true; }
 
 GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits limits)
@@ -223,14 +172,6 @@ GrammarCompiler::GrammarCompiler(const Tokenizer& tokenizer, int64_t vocab, std:
     if (!tokenizer.is_special(id) && std::ranges::find(end_ids_, id) == end_ids_.end())
       tokens[id] = std::string(tokenizer.token_bytes(id));
   vocabulary_ = std::make_shared<const Vocabulary>(tokens, end_ids_);
-}
-
-bool compilations_left_behind() { return g_left_behind; }
-
-GrammarCompiler::~GrammarCompiler() {
-  for (Straggler& straggler : stragglers_)
-    if (straggler.job->is_done()) straggler.thread.join();
-    else straggler.thread.detach(), g_left_behind = true;
 }
 
 Result<SharedGrammar> GrammarCompiler::compile(const StructuredOutput& wanted) {
@@ -255,33 +196,39 @@ Result<SharedGrammar> GrammarCompiler::compile(const StructuredOutput& wanted) {
   return grammar;
 }
 
-// Nothing can stop a compilation, so one past its time goes on alone. While that is so of several, no others are begun.
 Result<SharedGrammar> GrammarCompiler::compile_within_limits(
     const StructuredOutput& wanted, const std::set<std::string>& patterns) {
-  const char* name = name_of(wanted.kind);
-  {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(stragglers_, [](Straggler& straggler) {
-      const bool done = straggler.job->is_done();
-      if (done) straggler.thread.join();
-      return done;
-    });
-    if (stragglers_.size() >= kMostStragglers)
-      return Error{"grammar_busy: compilations that were too complex are still being given up: try again in some seconds"};
+  SharedGrammar made;
+  std::string failed;
+  xgrammar::first_warning.clear();
+  const Deadline deadline(limits_.seconds);
+  try {
+    xgrammar::GrammarCompiler compiler(vocabulary_->info, 1, false);
+    const bool json = wanted.kind == Kind::JsonObject || wanted.kind == Kind::JsonSchema;
+    auto compiled = compile_now(compiler, wanted);
+    for (const std::string& pattern : patterns)
+      if (leaves_string(xgrammar::Grammar::FromJSONSchema(string_of(pattern)).ToString()))
+        failed = fmt::format(
+            "the pattern {} may give a raw quotation mark, backslash or control character, which no JSON string "
+            "has; leave them out, as by [^\"\\\\] in place of .",
+            excerpt(pattern));
+    if (!has_output(compiled.GetGrammar().ToString())) failed = "no output fits it: its rules never come to an end";
+    made = std::make_shared<const Compiled>(std::move(compiled), json ? vocabulary_->suspicious : nullptr);
+    if (!xgrammar::first_warning.empty()) failed = "not supported to the letter: " + first_line(xgrammar::first_warning);
+    for (const std::string_view instead :
+        {"; falling back to anyOf semantics", " and is ignored", "; ignoring multipleOf"})  // not here
+      if (const size_t at = failed.find(instead); at != failed.npos) failed.erase(at, instead.size());
+    std::vector<uint32_t> mask(GrammarState::mask_words(vocab_));  // the first may take longer than all else
+    if (failed.empty()) GrammarState(made, *this).fill_mask(mask);
+    if (failed.empty() && std::ranges::all_of(mask, [](uint32_t word) { return word == 0; }))
+      failed = "no output of this model's tokens fits it";
+  } catch (const std::exception& e) {
+    failed = first_line(e.what());
+    if (failed.empty()) failed = "it could not be read";
   }
-  const auto job = std::make_shared<Job>();
-  std::thread worker([job, vocabulary = vocabulary_, wanted, patterns, vocab = vocab_, ends = end_ids_] {
-    job->run(*vocabulary, wanted, patterns, vocab, ends);
-  });
-  if (!job->wait(worker, limits_.seconds)) {
-    (void)setpriority(PRIO_PROCESS, id_t(job->thread), 19);  // from now on it has only what nobody else wants
-    const std::lock_guard lock(mutex_);
-    stragglers_.push_back({job, std::move(worker)});
-    return usage_error("{}: schema_too_complex: compiling it takes longer than {} s", name, limits_.seconds);
-  }
-  worker.join();
-  if (!job->error.empty()) return usage_error("{}: {}", name, job->error);
-  return std::move(job->grammar);
+  if (deadline.over()) failed = fmt::format("schema_too_complex: compiling it takes longer than {} s", limits_.seconds);
+  if (!failed.empty()) return usage_error("{}: {}", name_of(wanted.kind), failed);
+  return made;
 }
 
 void GrammarCompiler::keep(const std::string& key, const SharedGrammar& grammar) {

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <set>
 #include <span>
-#include <thread>
 
 #include "base/result.h"
 #include "hunch/hunch.h"
@@ -35,16 +34,12 @@ struct GrammarLimits {
   size_t cache_bytes = size_t(256) << 20;   // of all that are kept
 };
 
-// Whether compilations that nothing can stop outlive their compiler: the process must then end by _exit.
-bool compilations_left_behind();
-
 // Compiles for one vocabulary. Thread-safe.
 class GrammarCompiler {
  public:
   // Token bytes are raw (Tokenizer::token_bytes); special tokens and ids past the tokenizer's are never part of an output.
   // `end_ids`: those that may stand behind a complete output, and nowhere else. `vocab`: columns of the model's logits.
   GrammarCompiler(const Tokenizer&, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits = {});
-  ~GrammarCompiler();
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
@@ -58,11 +53,6 @@ class GrammarCompiler {
 
  private:
   struct Vocabulary;  // xgrammar's view of the tokens
-  struct Job;
-  struct Straggler {  // a compilation past its time, which nothing can stop
-    std::shared_ptr<Job> job;
-    std::thread thread;
-  };
   struct Kept {
     std::string key;
     SharedGrammar grammar;
@@ -73,11 +63,10 @@ class GrammarCompiler {
   int64_t vocab_;
   std::vector<int32_t> end_ids_;
   GrammarLimits limits_;
-  std::shared_ptr<const Vocabulary> vocabulary_;  // shared with compilations that were given up
-  mutable std::mutex mutex_;                      // guards what follows
-  std::list<Kept> cache_;                         // most recently used first
+  std::shared_ptr<const Vocabulary> vocabulary_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::list<Kept> cache_;     // most recently used first
   size_t cached_bytes_ = 0;
-  std::vector<Straggler> stragglers_;
 };
 
 // Where one output stands in its grammar. Not thread-safe.

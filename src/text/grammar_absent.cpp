@@ -4,14 +4,12 @@
 namespace hunch {
 
 struct GrammarCompiler::Vocabulary {};
-struct GrammarCompiler::Job {};
 struct GrammarState::Matcher {};
 
 bool grammars_available() { return false; }
 
 GrammarCompiler::GrammarCompiler(const Tokenizer&, int64_t vocab, std::vector<int32_t> end_ids, GrammarLimits limits)
     : vocab_(vocab), end_ids_(std::move(end_ids)), limits_(limits) {}
-GrammarCompiler::~GrammarCompiler() = default;
 Result<SharedGrammar> GrammarCompiler::compile(const StructuredOutput&) {
   return usage_error("structured output is not in this build: run scripts/third_party, then build again");
 }

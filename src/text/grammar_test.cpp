@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
+
 #include "text/grammar_check.h"
 #include "text/grammar_language.h"
 #include "text/test_data.h"
@@ -368,6 +370,15 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
 TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {
   GrammarCompiler hurried = compiler({.seconds = 1e-6});
   expect_error(hurried.compile({.kind = JsonSchema, .text = R"({"type": "string", "maxLength": 60})"}), "schema_too_complex");
+  // It ends at its limit, not when it has compiled all.
+  const auto seconds = [](double limit) {
+    GrammarCompiler of_limit = compiler({.seconds = limit});
+    const std::clock_t begin = std::clock();
+    (void)of_limit.compile({.kind = JsonSchema, .text = R"({"type": "string", "maxLength": 3000})"});
+    return double(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  const double whole = seconds(60);
+  EXPECT_LT(seconds(whole / 50), whole / 2);
   GrammarCompiler small = compiler({.seconds = 60, .grammar_bytes = 1000});
   EXPECT_FALSE(small.compile({.kind = JsonObject}).ok());
 }

@@ -19,6 +19,8 @@ Status check_counts(const GgufVocab& vocab) {
         vocab.token_types.size(), vocab.tokens.size());
   if (vocab.merges.size() > kMaxMerges)
     return failure("GGUF: tokenizer.ggml.merges: more than {} merges: {}", kMaxMerges, vocab.merges.size());
+  if (vocab.merges.empty() && vocab.tokens.size() > 300)  // texts would be read byte by byte
+    return Error{"GGUF: tokenizer.ggml.merges is missing or empty: convert the model again"};
   return {};
 }
 

@@ -66,6 +66,7 @@ TEST(Tokenizer, RefusesBrokenGgufVocabulariesByKey) {
   expect("not known (1 to 6 are): 7", [](auto& c, auto&) { c.types[3] = 7; });
   expect("byte tokens", [](auto& c, auto&) { c.types[3] = 6; });
   expect("tokenizer.ggml.tokens", [](auto& c, auto&) { c.tokens.clear(), c.types.clear(); });
+  expect("merges is missing", [](auto& c, auto&) { c.merges.clear(); });
   expect("given twice", [](auto& c, auto&) { c.tokens[5] = c.tokens[4]; });
   expect("no token for byte 0x00", [](auto& c, auto&) { *std::ranges::find(c.tokens, "Ā") = "zzzz"; });
   expect("merge 5 names a token that the vocabulary lacks: \"zebra\"", [](auto& c, auto&) { c.merges[5] = "q zebra"; });

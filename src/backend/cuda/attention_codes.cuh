@@ -1,7 +1,7 @@
 // Producers of attention over stores of 8-bit codes (FP8, Q8_0). Codes come to a place of their warp's own, half a tile at a
 // time, are widened to fp16 and stand in the ring, swizzled, as if the cache held that: consumers, and rows' bits, are those of
 // fp16. While a half is widened the next tile's other half is on its way. An FP8 code is exact in fp16, its layer's scale goes
-// into that of logits and into the folding of values (attention.cu); a Q8_0 code times its scale is rounded once.
+// into that of logits and into the folding of values (attention.cu); a Q8_0 code times its scale, both in fp16, is rounded once.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -30,18 +30,25 @@ HUNCH_DEVICE uint2 widened_fp8(uint32_t codes) {
   };
   return make_uint2(pair(codes), pair(codes >> 16));
 }
-HUNCH_DEVICE uint2 widened_int8(uint32_t codes, float scale) {
+// The scales of K and V as fp16, times 128: where fp16 holds the values it then holds the scale to 11 bits.
+HUNCH_DEVICE uint32_t int8_scales(float2 scales) {
+  const __half2 both = __floats2half2_rn(scales.x * 128, scales.y * 128);
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+// `scale`: one of int8_scales(), twice. 1,024 + 128 + code by its bits, then code / 128, which is exact.
+HUNCH_DEVICE uint2 widened_int8(uint32_t codes, uint32_t scale) {
   codes ^= 0x80808080u;
-  // 2^23 + 128 + code, by its bits: conversions are few a cycle.
-  const auto code = [codes](int at) { return __uint_as_float(__byte_perm(codes, 0x4b000000u, 0x7440u + at)) - 8388736.0f; };
-  const auto pair = [&](int at) {
-    const __half2 both = __floats2half2_rn(code(at) * scale, code(at + 1) * scale);
+  const auto pair = [&](uint32_t bytes) {
+    const uint32_t shifted = __byte_perm(codes, 0x64646464u, bytes);
+    const __half2 unscaled =
+        __hfma2(*reinterpret_cast<const __half2*>(&shifted), __float2half2_rn(1.0f / 128), __float2half2_rn(-9.0f));
+    const __half2 both = __hmul2(unscaled, *reinterpret_cast<const __half2*>(&scale));
     return *reinterpret_cast<const uint32_t*>(&both);
   };
-  return make_uint2(pair(0), pair(2));
+  return make_uint2(pair(0x4140), pair(0x4342));
 }
 template <bool kIntegers>
-HUNCH_DEVICE uint4 widened(uint32_t low, uint32_t high, float scale) {
+HUNCH_DEVICE uint4 widened(uint32_t low, uint32_t high, uint32_t scale) {
   const uint2 a = kIntegers ? widened_int8(low, scale) : widened_fp8(low);
   const uint2 b = kIntegers ? widened_int8(high, scale) : widened_fp8(high);
   return make_uint4(a.x, a.y, b.x, b.y);
@@ -91,7 +98,7 @@ class CodeProducer {
             if (lines) copy_to_shared(to + uint32_t(lane_ * kLine), page + row % kPageLen * kLine, kLine, arrives, policy);
             else if (lane_ == 0) copy_to_shared(to, page + half * kHalfBytes, kHalfBytes, arrives, policy);
             if (integers_)  // past the L1, which may know a neighbour of it as it was before
-              scales_[half] = __ldcg(reinterpret_cast<const float2*>(page + kPageLen * kLine) + row % kPageLen);
+              scales_[half] = int8_scales(__ldcg(reinterpret_cast<const float2*>(page + kPageLen * kLine) + row % kPageLen));
           }
           if (widens_) parity_ ^= 1;
           widens_ = true, stage_ = stage, phase_ = phase;
@@ -131,11 +138,10 @@ class CodeProducer {
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         const uint4 c = codes[i / kAtOnce % 2][j];
-        float scale = 0;
+        uint32_t scale = 0;
         if constexpr (kIntegers) {
-          const int at = (i + j) * kRows + lane_ / kPieces;
-          const float k_scale = __shfl_sync(~0u, scales_[half].x, at), v_scale = __shfl_sync(~0u, scales_[half].y, at);
-          scale = lane_ % kPieces < kPieces / 2 ? k_scale : v_scale;
+          const uint32_t scales = __shfl_sync(~0u, scales_[half], (i + j) * kRows + lane_ / kPieces);
+          scale = __byte_perm(scales, 0, lane_ % kPieces < kPieces / 2 ? 0x1010 : 0x3232);
         }
         // Rows of a turn, and turns, have bits of their own in the swizzle.
         const uint32_t at = (to ^ uint32_t((i + j) * kRows % 8 * 16)) + uint32_t((i + j) * kRows * 128);
@@ -151,7 +157,7 @@ class CodeProducer {
   const int lane_;
   uint32_t to_, full_, slot_, codes_, arrived_;  // to_: of the lane's first codes in stage 0
   bool integers_, swaps_;
-  float2 scales_[2] = {};  // of the lane's rows of each half, K's and V's: Q8_0
+  uint32_t scales_[2] = {};  // of the lane's rows of each half: Q8_0
   // The tile whose codes are there, or on their way.
   bool widens_ = false;
   int stage_ = 0;

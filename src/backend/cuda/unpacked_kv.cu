@@ -36,8 +36,10 @@ __global__ void __launch_bounds__(256) unpack_kv_kernel(const UnpackKvDevice* ar
     auto* to = reinterpret_cast<uint4*>(run->to) + int64_t(of_run) * (kPageLen * pieces * 2);
     for (int i = int(threadIdx.x); i < kPageLen * pieces; i += 256) {
       const uint4 c = reinterpret_cast<const uint4*>(page)[i];
-      float scale = 0;
-      if (kIntegers) scale = reinterpret_cast<const float*>(page + kPageLen * line)[2 * (i / pieces) + i % pieces / (pieces / 2)];
+      uint32_t scale = 0;
+      if (kIntegers)
+        scale = __byte_perm(int8_scales(reinterpret_cast<const float2*>(page + kPageLen * line)[i / pieces]), 0,
+            i % pieces < pieces / 2 ? 0x1010 : 0x3232);
       to[2 * i] = widened<kIntegers>(c.x, c.y, scale), to[2 * i + 1] = widened<kIntegers>(c.z, c.w, scale);
     }
   }
