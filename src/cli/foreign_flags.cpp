@@ -27,7 +27,9 @@ void add_foreign_flags(FlagSet& set) {
       {"-ngl", "--gpu-layers", "--n-gpu-layers", "-b", "--batch-size", "-ub", "--ubatch-size", "-tb", "--threads-batch"}, A::One);
   set.ignore({"--prio", "--poll", "--numa", "-np", "--parallel", "-C", "--cpu-mask", "-Cr", "--cpu-range", "-lv", "--verbosity",
                  "--keep", "-lm", "--load-mode", "-sm", "--split-mode", "-mg", "--main-gpu", "-ts", "--tensor-split", "-fit",
-                 "-fitt", "-fitc", "--spec-draft-sampling", "--spec-draft-p-split"},
+                 "-fitt", "-fitc", "--spec-draft-sampling", "--spec-draft-p-split", "-ctkd", "-ctvd", "--spec-draft-type-k",
+                 "--spec-draft-type-v", "-cd", "-lcs", "-lcd", "--dry-base", "--dry-allowed-length", "--dry-penalty-last-n",
+                 "--xtc-threshold", "--mirostat-lr", "--mirostat-ent"},
       A::One);
   // SGLang's: of memory, and of guesses, which change no text.
   set.ignore({"--mem-fraction-static", "--speculative-num-draft-tokens", "--speculative-ngram-max-match-window-size",
@@ -47,20 +49,17 @@ void add_foreign_flags(FlagSet& set) {
   set.refuse({"-cnv", "--conversation", "-i", "--interactive"}, "use hunch chat");
   set.refuse({"-e", "--escape"}, "escapes are not processed; write the characters themselves, or use -f");
   set.refuse({"--chat-template", "--chat-template-file", "--chat-template-kwargs"}, "this command writes no conversations");
-  set.refuse({"--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling", "--rope-scale",
-                 "--rope-freq-base", "--rope-freq-scale", "--yarn-orig-ctx"},
-      "not available yet");
+  set.refuse({"--lora", "--lora-scaled", "--control-vector", "--override-kv", "--rope-scaling"}, "not available yet");
   set.refuse({"-dev", "--list-devices"}, "use --device cpu, cuda (where built) or reference");
-  set.refuse({"-lcs", "-lcd"}, "not available yet; --draft N sets how many tokens are guessed");
   only_neutral(set,
       {"--typical", "--typical-p", "--dynatemp-exp", "--speculative-accept-threshold-single",
-          "--speculative-accept-threshold-acc"},
+          "--speculative-accept-threshold-acc", "--rope-scale", "--rope-freq-scale"},
       1);
   only_neutral(set,
       {"--mirostat", "--dry-multiplier", "--xtc-probability", "--dynatemp-range", "--spec-draft-n-min", "--draft-min",
-          "--spec-draft-p-min", "--draft-p-min"},
+          "--spec-draft-p-min", "--draft-p-min", "--rope-freq-base", "--yarn-orig-ctx"},
       0);
-  only_neutral(set, {"--top-nsigma", "--top-n-sigma", "--repeat-last-n"}, -1);
+  only_neutral(set, {"--top-nsigma", "--top-n-sigma", "--repeat-last-n", "--yarn-ext-factor"}, -1);
 }
 
 void note_ignored(const FlagSet& set) {
