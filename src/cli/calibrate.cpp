@@ -1,5 +1,6 @@
 #include "cli/calibrate.h"
 
+#include "engine/reuse_schedule.h"
 #include "engine/token_run.h"
 #include "engine/verify_check.h"
 
@@ -40,7 +41,8 @@ Result<ordered_json> calibrate_verify(EngineParts& parts, const std::vector<Toke
     if (interrupted && *interrupted) return ordered_json();
     HUNCH_OK(watch_text(parts, text, sparse, rows, record));
   }
-  const auto found = VerifyCalibration::of(record, verify_model_name(parts), anchors > 0 ? anchors : (layers + 1) / 2);
+  const auto found =
+      VerifyCalibration::of(record, identity_of(*parts.checkpoint).text(), anchors > 0 ? anchors : (layers + 1) / 2);
   HUNCH_OK(found.save(path));
   ordered_json out = {{"calibration", path}, {"model", found.model}, {"texts", texts.size()}, {"steps", record.steps},
       {"anchors", found.anchors}, {"overlap_by_distance", overlap_by_distance(record)}};

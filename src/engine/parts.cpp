@@ -101,7 +101,8 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
       .scales = parts->checkpoint->kv_scales(),
   };
   if (!options.verify_calibration.empty()) {
-    HUNCH_TRY(parts->calibration, VerifyCalibration::load(options.verify_calibration, verify_model_name(*parts), shape.layers));
+    const std::string identity = identity_of(*parts->checkpoint).text();
+    HUNCH_TRY(parts->calibration, VerifyCalibration::load(options.verify_calibration, identity, shape.layers));
   }
   HUNCH_OK(parts->load_drafters());
   HUNCH_OK(parts->plan_limits());

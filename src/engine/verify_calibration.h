@@ -9,7 +9,7 @@
 namespace hunch {
 
 struct VerifyCalibration {
-  std::string model;  // verify_model_name()
+  std::string model;  // identity_of(), its text
   int layers = 0;
   std::vector<int> anchors;                       // ascending, the first is the first layer; empty: none were found
   std::vector<std::vector<float>> channel_sizes;  // [layer][i] the quantile (i + 1) / 20 of |silu(gate)|

@@ -131,11 +131,6 @@ std::unique_ptr<SparseCheck> make_check(const EngineParts& parts, CheckOptions o
   return std::make_unique<SparseCheck>(std::move(setup));
 }
 
-std::string verify_model_name(const EngineParts& parts) {
-  const ModelShape& s = parts.model->shape();
-  return fmt::format("{} ({}, {} layers of {}, {} tokens)", s.name, s.family, s.layers, s.hidden, s.vocab_size);
-}
-
 void describe(const SparseCheck& check, const SparseVerification& asked, Approximation& out) {
   const SparseCheck::Counts& c = check.counts();
   out.passes = c.passes, out.rows = c.rows, out.entries = c.entries, out.entries_read = c.entries_read;

@@ -16,9 +16,6 @@ Result<CheckOptions> check_options(const EngineParts&, const SparseVerification&
 
 std::unique_ptr<SparseCheck> make_check(const EngineParts&, CheckOptions);
 
-// Who a calibration is of.
-std::string verify_model_name(const EngineParts&);
-
 // What it counted, into `out`; since_token is its owner's.
 void describe(const SparseCheck&, const SparseVerification& asked, Approximation& out);
 

@@ -2,6 +2,7 @@
 #include "engine/verify_check.h"
 
 #include "engine/approximation.h"
+#include "engine/reuse_schedule.h"
 #include "engine/test_engines.h"
 
 namespace hunch {
@@ -25,7 +26,7 @@ Request random_request(Engine& engine, int prompt_len, uint64_t seed, int64_t ma
 // A calibration by which half of what it speaks of passes.
 VerifyCalibration made_up(Engine& engine) {
   const ModelShape& shape = shape_of(engine);
-  VerifyCalibration out{.model = verify_model_name(engine.parts()), .layers = shape.layers, .anchors = {0}};
+  VerifyCalibration out{.model = identity_of(*engine.parts().checkpoint).text(), .layers = shape.layers, .anchors = {0}};
   out.channel_sizes.assign(shape.layers, std::vector<float>(19, 0.01f));
   out.expert_betas.assign(shape.layers, std::vector<float>(std::max(1, shape.experts_per_token), 2.0f));
   return out;
@@ -257,8 +258,9 @@ TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
   EXPECT_EQ(load(options)->parts().calibration->anchors, Ints{0});
   options.model = tiny_path("qwen3-moe");
   const auto refused = error_of(Engine::load(options));
-  expect_part(refused, verify_model_name(engine->parts()));
-  expect_part(refused, "qwen3_moe");
+  expect_part(refused, identity_of(*engine->parts().checkpoint).text());
+  options.verify_calibration.clear();
+  expect_part(refused, identity_of(*load(options)->parts().checkpoint).text());
   options.verify_calibration = tiny_path("llama") + "/config.json";
   expect_error(Engine::load(options), "is no calibration");
 }
