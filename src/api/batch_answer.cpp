@@ -2,8 +2,7 @@
 // stands first: an interrupted file is recognised by it.
 #include "api/batch_answer.h"
 
-#include <fmt/format.h>
-
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "api/answer_json.h"
@@ -21,47 +20,14 @@ ordered_json id_json(std::string_view id) {
   return id.empty() || parsed.is_discarded() ? ordered_json() : parsed;
 }
 
-std::string piece(const Tokenizer* tokenizer, int32_t id) {
-  return tokenizer ? std::string(tokenizer->token_bytes(id)) : fmt::format("token_id:{}", id);
-}
-
-ordered_json ranked_json(const TokenLogprob& one, const Tokenizer* tokenizer) {
-  return {{"token", piece(tokenizer, one.id)}, {"id", one.id}, {"logprob", one.logprob}};
-}
-ordered_json ranked_json(std::span<const TokenLogprob> ranked, const Tokenizer* tokenizer) {
-  ordered_json out = ordered_json::array();
-  for (const TokenLogprob& one : ranked) out.push_back(ranked_json(one, tokenizer));
-  return out;
-}
-
-// Of chat completions: a list of objects. Completions have columns instead.
-ordered_json logprobs_json(const BatchLine& line, const Generation& g, const Tokenizer* tokenizer) {
+ordered_json logprobs_json(const BatchLine& line, const Generation& g, const TokenNames& names) {
   if (line.body.request.sampling.logprobs < 0) return nullptr;
-  const bool chat = line.body.input == Body::Input::Chat;
-  ordered_json content = ordered_json::array(), tokens = content, values = content, tops = content;
   std::vector<ScoredToken> all;
   if (line.body.echo) all = scored_prompt(line.body.prompts[0].ids, g);
   for (const ScoredToken& token : scored_tokens(g)) all.push_back(token);
   if (all.empty()) return nullptr;
-  for (const ScoredToken& token : all) {
-    const std::string bytes = piece(tokenizer, token.id);
-    const ordered_json value = token.scored ? ordered_json(token.logprob) : nullptr;
-    const ordered_json top = token.scored ? ranked_json(token.top, tokenizer) : nullptr;
-    if (chat) content.push_back({{"token", bytes}, {"logprob", value}, {"bytes", bytes_json(bytes)}, {"top_logprobs", top}});
-    else tokens.push_back(bytes), values.push_back(value), tops.push_back(top);
-  }
-  if (chat) return {{"content", content}};
-  return {{"tokens", tokens}, {"token_logprobs", values}, {"top_logprobs", tops}};
-}
-
-ordered_json prompt_logprobs_json(const Generation& g, const Tokenizer* tokenizer) {
-  ordered_json out = ordered_json::array({nullptr});  // nothing stands before the first token
-  for (size_t i = 0; i < g.prompt_logprobs.size(); ++i) {
-    ordered_json one = ranked_json(g.prompt_logprobs[i], tokenizer);
-    if (i < g.prompt_top.size()) one["top_logprobs"] = ranked_json(g.prompt_top[i], tokenizer);
-    out.push_back(std::move(one));
-  }
-  return out;
+  int64_t offset = 0;
+  return line.body.input == Body::Input::Chat ? chat_logprobs(all, names) : completion_logprobs(all, names, offset);
 }
 
 ordered_json choice_json(const BatchLine& line, const Generation& g, size_t index, const Tokenizer* tokenizer) {
@@ -74,9 +40,10 @@ ordered_json choice_json(const BatchLine& line, const Generation& g, size_t inde
   out["tokens"] = g.tokens;
   out["finish_reason"] = finish_name(g.finish);
   if (!g.stopped_by.empty()) out["stop_reason"] = g.stopped_by;
-  out["logprobs"] = logprobs_json(line, g, tokenizer);
+  const TokenNames names{.tokenizer = tokenizer};
+  out["logprobs"] = logprobs_json(line, g, names);
   if (line.body.request.sampling.prompt_logprobs >= 0 && !g.prompt_logprobs.empty())
-    out["prompt_logprobs"] = prompt_logprobs_json(g, tokenizer);
+    out["prompt_logprobs"] = prompt_logprobs(g, names);
   out["seed"] = g.seed;
   return out;
 }
@@ -129,8 +96,14 @@ std::string enveloped(const BatchLine& line, ordered_json id, ordered_json body,
 
 std::string batch_answer(
     const BatchLine& line, const std::vector<BatchSample>& samples, std::string_view model, const Tokenizer* tokenizer) {
-  ordered_json body{{"object", line.body.input == Body::Input::Chat ? "chat.completion" : "text_completion"}, {"model", model},
-      {"choices", ordered_json::array()}};
+  const bool chat = line.body.input == Body::Input::Chat;
+  const ordered_json id = id_json(line.id);
+  ordered_json body;
+  if (line.wrapped) {  // OpenAI's own readers want them
+    body["id"] = (chat ? "chatcmpl-" : "cmpl-") + (id.is_string() ? id.get<std::string>() : id.dump());
+    body["created"] = std::time(nullptr);
+  }
+  body.update({{"object", chat ? "chat.completion" : "text_completion"}, {"model", model}, {"choices", ordered_json::array()}});
   int64_t completion = 0, cached = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const Generation& g = samples[i].generation;
@@ -140,7 +113,7 @@ std::string batch_answer(
   }
   body["usage"] = usage_json(samples.front().generation.prompt_tokens, completion, cached, -1);
   body["metrics"] = metrics_json(samples);
-  return enveloped(line, id_json(line.id), std::move(body), nullptr);
+  return enveloped(line, id, std::move(body), nullptr);
 }
 
 std::string batch_error(const BatchLine& line, std::string_view id, const Error& error, int64_t line_number) {

@@ -130,9 +130,12 @@ def test_an_echoed_prompt_has_its_log_probabilities_also_alone(hunch):
   [choice], [scored] = got["echo"]["choices"], got["scores"]["choices"]
   assert (choice["text"], choice["tokens"], choice["finish_reason"], got["echo"]["usage"]["completion_tokens"]) == (prompt, [], "length", 0), choice
   want = scored["prompt_logprobs"][1:]
-  assert choice["logprobs"]["token_logprobs"] == [None] + [one["logprob"] for one in want], choice
-  assert choice["logprobs"]["top_logprobs"] == [None] + [one["top_logprobs"] for one in want], choice
-  assert "".join(choice["logprobs"]["tokens"]) == prompt, choice
+  columns = choice["logprobs"]
+  assert columns["token_logprobs"][0] is None and columns["top_logprobs"][0] is None and len(columns["tokens"]) == len(want) + 1, choice
+  for value, top, one in zip(columns["token_logprobs"][1:], columns["top_logprobs"][1:], want):  # OpenAI's form, vLLM's form
+    assert sorted({value, *top.values()}) == sorted({given["logprob"] for given in one.values()}), (top, one)
+  assert columns["text_offset"] == [len("".join(columns["tokens"][:i])) for i in range(len(want) + 1)], columns
+  assert "".join(columns["tokens"]) == prompt, choice
   assert len(got["ids"]["choices"][0]["logprobs"]["tokens"]) == 5, got["ids"]
 
 
@@ -172,6 +175,7 @@ def test_samples_share_a_prompt_and_chat_and_envelopes_are_answered_in_kind(hunc
   got = {a["id"]: a for a in answers(out)}
   wrapped = got["w"]["response"]["body"]
   assert got["w"]["custom_id"] == "w" and got["w"]["response"]["status_code"] == 200 and got["w"]["error"] is None, got["w"]
+  assert wrapped["id"] == "chatcmpl-w" and wrapped["object"] == "chat.completion" and wrapped["created"] > 1.7e9, wrapped
   assert [c["index"] for c in wrapped["choices"]] == [0, 1, 2]
   assert [c["tokens"] for c in wrapped["choices"]] == [c["tokens"] for c in got["bare"]["choices"]]
   assert len({tuple(c["tokens"]) for c in wrapped["choices"]}) > 1, "samples of one seed differ"
