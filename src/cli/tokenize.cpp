@@ -36,7 +36,7 @@ Result<Tokenizer> open_tokenizer(const std::string& path) {
   if (!checkpoint.ok() && is_learned_drafter(path))
     return failure("{} drafts for another model, whose tokenizer it uses: name that", path);
   if (!checkpoint.ok()) return checkpoint.error();
-  return load_tokenizer(**checkpoint);
+  return load_tokenizer(**checkpoint, path);
 }
 
 // Ids separated by white space or commas, with or without brackets.

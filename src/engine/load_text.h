@@ -7,6 +7,7 @@
 
 namespace hunch {
 
-Result<Tokenizer> load_tokenizer(const Checkpoint&);
+// Errors name `path`, the model.
+Result<Tokenizer> load_tokenizer(const Checkpoint&, const std::string& path);
 
 }

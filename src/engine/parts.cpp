@@ -55,7 +55,7 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
 
   if (options.random_weights.empty()) {
     HUNCH_TRY(parts->checkpoint, Checkpoint::open(options.model));
-    HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint));
+    HUNCH_TRY(parts->tokenizer, load_tokenizer(*parts->checkpoint, options.model));
     const std::vector<Tensor>& tensors = parts->checkpoint->tensors();
     for (size_t i = 0; options.check_tensors && i < tensors.size(); ++i) {
       if (options.progress) options.progress("checking", int64_t(i), std::ssize(tensors));
@@ -172,9 +172,8 @@ Result<VocabMap> EngineParts::open_draft_model(const DrafterOptions& wanted, Lea
   if (!tokenizer)
     return usage_error(
         "{}: a draft model of {} tokens for a target of {} random ones; use one of as many", wanted.path, columns, of_target);
-  auto own = load_tokenizer(*made.model);
-  if (!own) return failure("{}: {}", wanted.path, own.error().message);
-  return match_vocabularies({*tokenizer, of_target, options.model}, {*own, columns, wanted.path}, wanted.vocab_mode);
+  HUNCH_TRY(const Tokenizer own, load_tokenizer(*made.model, wanted.path));
+  return match_vocabularies({*tokenizer, of_target, options.model}, {own, columns, wanted.path}, wanted.vocab_mode);
 }
 
 // How many rows a step may have, and how many of them may want an answer.
