@@ -49,6 +49,15 @@ class FlagSet {
     const auto parse = [range](auto flag, auto v) { return parse_whole(flag, v, range); };
     value(std::move(names), "N", std::move(help), stored(target, parse), shown_names);
   }
+  // -1: what it is by default, as in llama.cpp.
+  void whole_or_default(Names names, std::string help, Range range, auto& target, int shown_names = -1) {
+    const auto parse = [range, &target, usual = target](auto flag, auto v) -> Status {
+      target = usual;
+      if (v != "-1") { HUNCH_TRY(target, parse_whole(flag, v, range)); }
+      return {};
+    };
+    value(std::move(names), "N", std::move(help), parse, shown_names);
+  }
   void number(Names names, std::string help, Range range, auto& target, int shown_names = -1) {
     const auto parse = [range](auto flag, auto v) { return parse_number(flag, v, range); };
     value(std::move(names), "X", std::move(help), stored(target, parse), shown_names);

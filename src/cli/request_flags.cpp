@@ -56,12 +56,8 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value({"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
       "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
       FlagSet::stored(flags.context_len, parse_context_len), 2);
-  set.value({"-t", "--threads"}, "N", "threads, 1..1024 (default, or -1: all cores this process may use)",
-      [&flags](auto flag, auto v) -> Status {
-        flags.threads.reset();
-        if (v != "-1") { HUNCH_TRY(flags.threads, parse_whole(flag, v, {1, 1024})); }
-        return {};
-      });
+  set.whole_or_default(
+      {"-t", "--threads"}, "threads, 1..1024 (default, or -1: all cores this process may use)", {1, 1024}, flags.threads);
   set.toggle({"--check-tensors"}, "look at every weight first, whether it is a finite number", flags.check_tensors);
   set.text({"--trace"}, "FILE", "what the engine does when, for chrome://tracing or ui.perfetto.dev", flags.trace);
   set.text({"--verify-calibration"}, "FILE", "what --verify sparse knows of this model: a file of hunch tune --calibrate-verify",

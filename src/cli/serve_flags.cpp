@@ -56,7 +56,7 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
       list_into(server.cors_origins), 1);
   set.value({"--allowed-hosts"}, "LIST", "further names of this server in the Host header, where it listens on loopback (*: any)",
       list_into(server.allowed_hosts));
-  set.whole(
+  set.whole_or_default(
       {"--workers", "--threads-http"}, "threads that read and check requests, 1..64 (default: 2)", {1, 64}, flags.workers, 1);
   set.text({"--config"}, "FILE", "settings as JSON or YAML; the environment and the command line win over it", flags.config);
   set.toggle({"--metrics", "--enable-metrics"}, "answer /metrics (default)", server.metrics);
