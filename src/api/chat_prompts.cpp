@@ -32,11 +32,19 @@ ChatPrompts::Form ChatPrompts::make_form(std::string source) const {
   return out;
 }
 
-Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body) const {
+Result<ChatPrompts::Prompt> ChatPrompts::encode(const Body& body, BodyFault& fault) const {
   // No work on what cannot fit: a message has at least a token.
-  if (std::ssize(body.messages) > engine_.context_len())
-    return usage_error("{} messages are more than the context of {} tokens holds: shorten the prompt", body.messages.size(),
-        engine_.context_len());
+  size_t tokens = body.messages.size(), bytes = 0;
+  for (const auto& message : body.messages)
+    if (const auto content = message.find("content"); content != message.end() && content->is_string())
+      bytes += content->get_ref<const std::string&>().size();
+  if (const auto& tokenizer = engine_.parts().tokenizer) tokens = std::max(tokens, bytes / tokenizer->longest_token_bytes());
+  fault.param = "messages";
+  if (tokens > size_t(engine_.context_len())) {
+    fault.code = "context_length_exceeded";
+    return usage_error("the chat has more than {0} tokens, the context holds {0}: shorten the prompt", engine_.context_len());
+  }
+  if (!body.chat_template.empty()) fault.param = "chat_template";
   Form brought;
   if (!body.chat_template.empty()) {
     if (!trust_bodies_)

@@ -22,9 +22,9 @@ class ChatPrompts {
     Tokens ids;
     Tokens stop_ids;  // besides the model's own
   };
-  // The chat of a body (Body::Input::Chat). Errors are usage errors: no template, variables that a body must not set, and what
-  // the template refuses.
-  Result<Prompt> encode(const Body& body) const;
+  // The chat of a body (Body::Input::Chat). Errors are usage errors: more than the context holds, no template, variables that a
+  // body must not set, and what the template refuses. `fault`: the field to blame.
+  Result<Prompt> encode(const Body& body, BodyFault& fault) const;
 
   // The template's text, for /props and to recognise how its model writes calls and thoughts. Some models have one of its own
   // for chats with tools.

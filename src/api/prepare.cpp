@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <random>
 
 #include "api/speculation_settings.h"
 #include "engine/parts.h"
@@ -50,9 +49,7 @@ class Preparer {
     SamplingOptions& sampling = request.sampling;
     if (body_.echo && sampling.logprobs >= 0) sampling.prompt_logprobs = std::max(sampling.prompt_logprobs, sampling.logprobs);
     if (body_.input == Body::Input::Chat) {
-      HUNCH_OK(check_chat());
-      at(body_.chat_template.empty() ? "messages" : "chat_template");
-      HUNCH_TRY(ChatPrompts::Prompt prompt, chat.encode(body_));
+      HUNCH_TRY(ChatPrompts::Prompt prompt, chat.encode(body_, fault_));
       // A base model may not know its own template's end mark as an end of text.
       if (!request.ignore_eos) request.stop_ids.insert(request.stop_ids.end(), prompt.stop_ids.begin(), prompt.stop_ids.end());
       out.prompts.push_back(std::move(prompt.ids));
@@ -64,9 +61,7 @@ class Preparer {
     }
     for (size_t i = 0; i < out.prompts.size(); ++i) HUNCH_OK(check_length(out.prompts[i], i, sampling.prompt_logprobs));
     // One for all choices: the seed that is reported makes them come again.
-    std::random_device entropy;
-    if (!sampling.seed && body_.samples > 1 && out.prompts.size() == 1)
-      sampling.seed = uint64_t(entropy()) << 21 | entropy() >> 11;
+    if (!sampling.seed && body_.samples > 1 && out.prompts.size() == 1) sampling.seed = drawn_seed();
     HUNCH_OK(check_options(request));
     if (body_.scores_only()) request.max_tokens = 1;
     return out;
@@ -113,17 +108,6 @@ class Preparer {
     }
     at("stop");
     return request.stop.empty() || tokenizer_ ? Status() : no_tokenizer();
-  }
-
-  // No work on what cannot fit: a message has at least a token.
-  Status check_chat() {
-    at("messages");
-    size_t tokens = body_.messages.size(), bytes = 0;
-    for (const auto& message : body_.messages)
-      if (const auto content = message.find("content"); content != message.end() && content->is_string())
-        bytes += content->get_ref<const std::string&>().size();
-    if (tokenizer_) tokens = std::max(tokens, bytes / tokenizer_->longest_token_bytes());
-    return tokens > size_t(context_) ? too_long(fmt::format("more than {}", context_)) : Status();
   }
 
   static Error no_tokenizer() { return usage_error("this model has no tokenizer: give \"prompt\" as token ids"); }

@@ -86,8 +86,7 @@ Result<std::string> tokenize(const Asked& asked, const ServedModels& models, Bod
     Body body;
     BodyReader in{BodyKind::Chat, body, fault};
     HUNCH_OK(read_fields(fields, in));
-    fault.param = body.chat_template.empty() ? "messages" : "chat_template";
-    HUNCH_TRY(ChatPrompts::Prompt prompt, models.chat(*asked.model).encode(body));
+    HUNCH_TRY(ChatPrompts::Prompt prompt, models.chat(*asked.model).encode(body, fault));
     ids = std::move(prompt.ids);
   } else if (fields["prompt"].get(v) == SUCCESS && !v.is_null()) {
     HUNCH_TRY(ids, encode_text(asked, {v, "prompt"}, options, fault));

@@ -40,6 +40,16 @@ TEST(EngineLimits, BoundSteps) {
   EXPECT_FALSE(Engine::load(options).ok());
 }
 
+TEST(Engine, LooksAtEveryWeightWhereAsked) {
+  EngineOptions options{.model = spoiled_copy("qwen3-q8_0.gguf", '\xff'), .threads = 1, .context_len = 64};
+  EXPECT_TRUE(Engine::load(options).ok());
+  options.check_tensors = true;
+  const std::string message = error_of(Engine::load(options));
+  EXPECT_TRUE(message.starts_with(options.model + ": tensor ")) << message;
+  options.model = tiny_path("qwen3-q8_0.gguf");
+  EXPECT_TRUE(Engine::load(options).ok());
+}
+
 // The tokens of a request on the toy model, and the number of positions each round drafted.
 struct Life {
   Ints tokens;

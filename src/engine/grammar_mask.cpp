@@ -2,10 +2,7 @@
 // a guess drafted under its mask costs nothing more in the pass that verifies it.
 #include "engine/grammar_mask.h"
 
-#include <time.h>
-
 #include "base/check.h"
-#include "base/clock.h"
 
 namespace hunch {
 GrammarMask::GrammarMask(
@@ -43,12 +40,6 @@ void GrammarMask::reset() {
   broken_ = false;
   places_.assign(1, {});
   at_ = kCommitted;
-}
-
-double GrammarMask::Bounded::seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return double(t.tv_sec) + 1e-9 * t.tv_nsec;
 }
 
 void GrammarMask::append(int32_t token) {

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "backend/ops/token_mask.h"
+#include "base/clock.h"
 #include "engine/mask_workers.h"
 #include "text/grammar.h"
 
@@ -59,11 +60,10 @@ class GrammarMask final : public TokenMask {
   // While one lives, the automaton works; where it takes too long, as with a grammar of very many readings, nothing follows.
   class Bounded {
    public:
-    explicit Bounded(GrammarMask& of) : of_(of), lock_(of.mutex_), start_(seconds()) {}
-    ~Bounded() { of_.broken_ |= seconds() - start_ > kMostSeconds; }
+    explicit Bounded(GrammarMask& of) : of_(of), lock_(of.mutex_), start_(thread_seconds()) {}
+    ~Bounded() { of_.broken_ |= thread_seconds() - start_ > kMostSeconds; }
 
    private:
-    static double seconds();  // of this thread's processor time
     GrammarMask& of_;
     const std::lock_guard<std::mutex> lock_;
     const double start_;

@@ -61,6 +61,11 @@ Status check_drafter(const std::string& method, const std::vector<DrafterOptions
   return usage_error("method {} is not loaded; loaded are {}: add --model-draft PATH", method, names);
 }
 
+uint64_t drawn_seed() {
+  std::random_device entropy;
+  return uint64_t(entropy()) << 21 | entropy() >> 11;
+}
+
 Result<RequestPlan> plan_request(
     const Request& request, const SamplingDefaults& model, int max_draft, int layers, double bits_per_weight) {
   const SamplingOptions& s = request.sampling;
@@ -74,9 +79,8 @@ Result<RequestPlan> plan_request(
   HUNCH_OK(check_range("top-p", plan.sampling.top_p, 0, 1, true));
   HUNCH_OK(check_range("min-p", plan.sampling.min_p, 0, 1, false));
   if (plan.sampling.top_k < 0) return usage_error("top-k is {}; it must be 0 (off) or more", plan.sampling.top_k);
-  std::random_device entropy;
   plan.noise.sample = request.sample_index;
-  plan.noise.seed = s.seed ? *s.seed : uint64_t(entropy()) << 21 | entropy() >> 11;  // a reader of JSON may keep 53 bits
+  plan.noise.seed = s.seed ? *s.seed : drawn_seed();
 
   plan.logprobs = s.logprobs, plan.prompt_logprobs = s.prompt_logprobs;
   const bool greedy = plan.greedy();

@@ -39,6 +39,9 @@ struct RequestPlan {
   std::shared_ptr<const CompiledGrammar> grammar;  // null: none, or compiled when the request is opened
 };
 
+// For who names no seed: 53 bits, which every reader of JSON keeps.
+uint64_t drawn_seed();
+
 // Errors are usage errors that name the option, the value and what is allowed.
 // Of the target: `layers`, for those that drafts skip; `bits_per_weight` decides what draft weights `auto` means, 0 (not known):
 // the target's own.

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "backend/isas.h"
 #include "base/random.h"
@@ -33,6 +35,13 @@ inline std::string test_name(std::string name) {
   return name;
 }
 inline constexpr auto param_name = [](const auto& info) { return test_name(info.param); };
+// A copy of a tiny GGUF model whose last weights are made of this byte.
+inline std::string spoiled_copy(const std::string& name, char byte) {
+  const std::string path = testing::TempDir() + "spoiled-" + name;
+  std::filesystem::copy_file(tiny_path(name), path, std::filesystem::copy_options::overwrite_existing);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(-96, std::ios::end) << std::string(96, byte);
+  return path;
+}
 inline std::string wren_path() { return tree_path() + "/models/wren-34m.gguf"; }
 
 // Every family, form of attention and rope scaling that the tree has a tiny model of.

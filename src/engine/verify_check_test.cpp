@@ -250,13 +250,13 @@ TEST(Anchors, AreTheLayersLeastLikeTheOneBefore) {
   EXPECT_EQ(choose_anchors(likeness, 6, 9, 9).size(), 6u);
 }
 
-TEST(VerifyCalibration, OfAnotherModelIsRefusedByBothNames) {
-  const auto engine = tiny_engine("llama", "cpu", 1, 128);
-  const auto path = testing::TempDir() + "calibration.json";
+TEST(VerifyCalibration, OfOtherWeightsIsRefusedByBothNames) {
+  const std::string name = "qwen3-q8_0.gguf", path = testing::TempDir() + "calibration.json";
+  const auto engine = tiny_engine(name, "cpu", 1, 128);
   ASSERT_TRUE(made_up(*engine).save(path).ok());
-  EngineOptions options{.model = tiny_path("llama"), .threads = 1, .context_len = 128, .verify_calibration = path};
+  EngineOptions options{.model = tiny_path(name), .threads = 1, .context_len = 128, .verify_calibration = path};
   EXPECT_EQ(load(options)->parts().calibration->anchors, Ints{0});
-  options.model = tiny_path("qwen3-moe");
+  options.model = spoiled_copy(name, 1);
   const auto refused = error_of(Engine::load(options));
   expect_part(refused, identity_of(*engine->parts().checkpoint).text());
   options.verify_calibration.clear();

@@ -3,7 +3,6 @@
 #include "text/grammar.h"
 
 #include <dlpack/dlpack.h>
-#include <time.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "base/clock.h"
 #include "base/failure.h"
 #include "text/dialects.h"
 #include "text/excerpt.h"
@@ -25,12 +25,6 @@ namespace {
 // Of the compilation that runs on this thread.
 thread_local std::string first_warning;
 thread_local double stop_at = 0;  // the thread's processor time, seconds; 0: never
-
-double thread_seconds() {
-  timespec used;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return double(used.tv_sec) + double(used.tv_nsec) * 1e-9;
-}
 
 }
 
@@ -48,7 +42,7 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
 
 void CheckStopped() {
   thread_local uint8_t calls = 0;
-  if (stop_at > 0 && ++calls == 0 && thread_seconds() > stop_at) throw std::runtime_error("stopped");
+  if (stop_at > 0 && ++calls == 0 && hunch::thread_seconds() > stop_at) throw std::runtime_error("stopped");
 }
 
 }
@@ -61,11 +55,11 @@ using Kind = StructuredOutput::Kind;
 // White space between the parts of a JSON text. Without a bound a model may indent for ever.
 constexpr int kMostWhitespace = 20;
 
-// Of what this thread compiles meanwhile. A busy machine makes that slow, not complex: its own processor time counts.
+// Of what this thread compiles meanwhile.
 struct Deadline {
-  explicit Deadline(double seconds) { xgrammar::stop_at = xgrammar::thread_seconds() + seconds; }
+  explicit Deadline(double seconds) { xgrammar::stop_at = thread_seconds() + seconds; }
   ~Deadline() { xgrammar::stop_at = 0; }
-  static bool over() { return xgrammar::thread_seconds() > xgrammar::stop_at; }
+  static bool over() { return thread_seconds() > xgrammar::stop_at; }
 };
 
 class Compiled final : public CompiledGrammar {

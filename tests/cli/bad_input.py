@@ -68,6 +68,20 @@ def test_kv_memory_too_small_says_how_much_is_needed(hunch):
   assert result.code in (1, 2) and "KV memory too small" in result.err and "needed" in result.err, result
 
 
+def test_faults_name_the_file_and_names_are_plain(hunch):
+  with open(hunch.model, "rb") as f:
+    data = f.read()
+
+  def with_value(key, old, new):
+    at = data.index(old, data.index(key))
+    return hunch.file("changed.gguf", data[:at] + new + data[at + len(old):])
+
+  model = with_value(b"tokenizer.ggml.model", b"gpt2", b"gptX")
+  expect(hunch("run", "-m", model, "-p", "hello"), 1, model + ": GGUF: tokenizer.ggml.model is not supported")
+  result = hunch("info", with_value(b"general.name", b"wren", b"w\x1b[n"))
+  assert result.code == 0 and "w?[n" in result.out and "\x1b" not in result.out, result
+
+
 def test_damaged_models_are_refused(hunch):
   with open(hunch.model, "rb") as f:
     head = f.read(4 << 20)
