@@ -65,8 +65,7 @@ SpeculationSetting listed(Text flag, Text key, Text value, Text about, Kind kind
 }
 
 // Proposers of other engines, by the names that people type; an honest "not yet" beats "unknown".
-constexpr Text kOtherMethods[] = {
-    "mlp_speculator", "dflash", "dspark", "custom_class", "draft-dflash", "draft-dspark", "ngram-map-k4v", "ngram-cache"};
+constexpr Text kOtherMethods[] = {"mlp_speculator", "dflash", "dspark", "custom_class", "draft-dflash", "draft-dspark"};
 
 }
 
@@ -240,6 +239,8 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, Text spell
     if (text == "sparse_attn") text = "self";                                     // the Vegas release's word
     for (Text alias : {"ngram_gpu", "ngram-simple", "ngram-map-k", "ngram-mod"})  // the same guess by other means
       if (text == alias) text = "ngram";
+    for (Text alias : {"ngram-map-k4v", "ngram-cache"})  // what came most often behind the same tokens
+      if (text == alias) text = "suffix";
     if (std::ranges::find(kOtherMethods, text) != std::end(kOtherMethods))
       return usage_error(
           "{}: {} is not available yet; there are {} (self also spelled sparse_attn)", spelled_as, text, comma_list(methods()));

@@ -85,7 +85,7 @@ Result<Request> audit_request(const RunFlags& flags) {
   if (speculation.sparse.on) return usage_error("--verify sparse: audit compares lossless decoding; leave it out");
   speculation.rule = "match";
   if (speculation.proposer == "none") return usage_error("--spec none: audit compares speculation with it; name another");
-  return request_of(flags.sampling, speculation);
+  return request_of(flags, speculation);
 }
 
 Result<int> audit(const RunFlags& flags, const FlagSet& set) {
@@ -124,7 +124,7 @@ Result<int> audit_command(Arguments arguments) {
       "Runs a request plainly and with speculation (same seed, rule match) and says whether the token streams are equal, or "
       "which token differs first. Exit code 0: equal; 1: different.");
   add_run_flags(set, flags);
-  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (const auto ended = parsed(set, arguments, true)) return *ended;
   return audit(flags, set);
 }
 

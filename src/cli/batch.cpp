@@ -101,7 +101,7 @@ Result<int> batch_command(Arguments arguments) {
   add_serving_flags(set, flags.serving);
   add_generating_flags(set, flags);
   add_foreign_flags(set);
-  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (const auto ended = parsed(set, arguments, true)) return *ended;
   return batch(flags, set);
 }
 

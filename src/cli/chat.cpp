@@ -76,7 +76,7 @@ class Chat {
     auto ids = form_.prompt(turns_);
     if (!ids.ok()) return forget_turn(ids.error());
     request_.prompt = std::move(*ids);
-    TokenPrinter printer(engine_.tokenizer(), true, Paint{color_wanted(flags_.color, stdout_is_terminal())});
+    TokenPrinter printer(true, Paint{color_wanted(flags_.color, stdout_is_terminal())});
     const InterruptScope interrupts;
     request_.cache_prompt = true;  // a turn prefills what is new in the conversation
     auto generation = engine_.generate(
@@ -87,15 +87,15 @@ class Chat {
         },
         interrupts.flag());
     progress_.clear();
-    printer.finish();
+    printer.finish(generation.ok() ? generation->text : "");
     if (!generation.ok()) return forget_turn(generation.error());
     if (printer.output_lost() || !write_stdout("\n")) {
       const Status status = output_error();
       return status.ok() ? 0 : fail(status.error());
     }
     if (interrupts.exit_code() == 143) return 143;  // Ctrl-C stops the answer, a termination request the program
-    turns_.push_back({"assistant", printer.text()});
-    const Report report{*generation, printer.text(), engine_.model_name(), kv_bytes_per_entry(engine_)};
+    turns_.push_back({"assistant", generation->text});
+    const Report report{*generation, generation->text, engine_.model_name(), kv_bytes_per_entry(engine_)};
     last_report_ = report_text(report, Paint{color_wanted(flags_.color, stderr_is_terminal())});
     if (!generation->warning.empty()) complain(generation->warning);
     if (!generation->lossless) complain(lossless_text(*generation) + "; plain decoding may say something else");
@@ -145,9 +145,9 @@ Result<int> chat_command(Arguments arguments) {
   add_generating_flags(set, flags);
   set.group("Output");
   set.toggle({"--stats"}, "statistics on stderr after every answer", flags.stats);
-  set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
+  add_color_flag(set, flags.color);
   add_foreign_flags(set);
-  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (const auto ended = parsed(set, arguments, true)) return *ended;
   return chat(flags, set);
 }
 

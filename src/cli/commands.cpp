@@ -9,6 +9,7 @@
 #include "backend/backend.h"
 #include "backend/isas.h"
 #include "cli/request_flags.h"
+#include "cli/setting_sources.h"
 #include "text/excerpt.h"
 
 namespace hunch {
@@ -90,8 +91,19 @@ Status check_written(Arguments arguments) {
   return {};
 }
 
-std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments) {
-  HUNCH_OK(set.parse(arguments));
+std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments, bool with_environment) {
+  std::vector<std::string> all;
+  if (with_environment) {
+    std::vector<std::string> settings = environment();
+    std::erase_if(settings, [](const std::string& s) { return s.starts_with("HUNCH_MODEL="); });  // model_path() reads it
+    all = environment_arguments(set, settings, arguments);
+  }
+  const std::string added = fmt::format("{}", fmt::join(all, " "));
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  if (const Status status = set.parse(all); !status.ok()) {
+    if (added.empty()) return status.error();
+    return usage_error("{} (the environment adds {})", status.error().message, excerpt(added));
+  }
   if (set.help_wanted()) return print_and_exit_code(set.help());
   HUNCH_OK(check_written(arguments));
   return {};

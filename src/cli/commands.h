@@ -26,7 +26,8 @@ CommandFunction run_command, chat_command, batch_command, serve_command, demo_co
     completion_command, man_command;
 
 // Parses; what a command ends with at once: an error, or the exit code of its printed help. Nothing: it goes on.
-std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments);
+// `with_environment`: what stands there (setting_sources.h) comes first.
+std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments, bool with_environment = false);
 
 std::string_view program_version();  // "0.1.0"
 std::string_view build_commit();     // "0c1e570", or "unknown"

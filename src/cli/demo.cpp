@@ -21,11 +21,6 @@ struct DemoFlags {
 
 enum class Way { Plain, Guessed, Unchecked };
 
-struct Outcome {
-  Generation generation;
-  std::string text;
-};
-
 // Figures of several runs of one way, added up.
 struct Tally {
   Generation sums;
@@ -68,7 +63,7 @@ class Demo {
     written_ = written_ && write_stdout(fmt::format(format, std::forward<A>(values)...));
   }
 
-  std::optional<Outcome> run(const std::string& prompt, int64_t max_tokens, double temperature, Way way) {
+  std::optional<Generation> run(const std::string& prompt, int64_t max_tokens, double temperature, Way way) {
     auto ids = engine_.tokenizer().encode(prompt);
     if (!ids.ok()) return fail(ids.error()), std::nullopt;
     Request request;
@@ -84,8 +79,7 @@ class Demo {
     progress_.clear();
     if (!generation.ok()) return fail(generation.error()), std::nullopt;
     if (interrupts_.stopped()) return {};
-    std::string text = detokenize(engine_.tokenizer(), generation->tokens);
-    return Outcome{std::move(*generation), std::move(text)};
+    return std::move(*generation);
   }
 
   void figures(const std::string& name, const Tally& tally) {
@@ -110,21 +104,20 @@ class Demo {
       for (const BookQuestion& question : book.questions) {
         const auto outcome = run(book.ask(question.text), kAnswerTokens, 0, way);
         if (!outcome) return false;
-        tally.add(outcome->generation);
+        tally.add(*outcome);
         take(question, *outcome);
       }
       return true;
     };
-    if (!ask_all(Way::Plain, plain, [&](const BookQuestion& question, const Outcome& outcome) {
-          streams.push_back(outcome.generation.tokens);
+    if (!ask_all(Way::Plain, plain, [&](const BookQuestion& question, const Generation& outcome) {
+          streams.push_back(outcome.tokens);
           say("  > {}\n", question.text);
           answer(question, outcome.text);
         }))
       return false;
     bool equal = true;
     size_t nth = 0;
-    if (!ask_all(Way::Guessed, guessed, [&](auto&, auto& outcome) { equal &= outcome.generation.tokens == streams[nth++]; }))
-      return false;
+    if (!ask_all(Way::Guessed, guessed, [&](auto&, auto& outcome) { equal &= outcome.tokens == streams[nth++]; })) return false;
     compare(equal, plain, guessed);
     say("\n  {} the same questions to sparse attention alone (streamingllm, unchecked)\n", paint_.red("LOSSY:"));
     int wrong = 0;
@@ -150,15 +143,15 @@ class Demo {
     lines(plain->text);
     const auto guessed = run(book.text(), kContinuationTokens, 0.8, Way::Guessed);
     if (!guessed) return false;
-    const bool equal = plain->generation.tokens == guessed->generation.tokens;
+    const bool equal = plain->tokens == guessed->tokens;
     Tally plain_tally, guessed_tally, unchecked_tally;
-    plain_tally.add(plain->generation), guessed_tally.add(guessed->generation);
+    plain_tally.add(*plain), guessed_tally.add(*guessed);
     compare(equal, plain_tally, guessed_tally);
 
     const auto unchecked = run(book.text(), kContinuationTokens, 0.8, Way::Unchecked);
     if (!unchecked) return false;
-    unchecked_tally.add(unchecked->generation);
-    const auto &a = plain->generation.tokens, &b = unchecked->generation.tokens;
+    unchecked_tally.add(*unchecked);
+    const auto &a = plain->tokens, &b = unchecked->tokens;
     const size_t same = std::ranges::mismatch(a, b).in1 - a.begin();
     if (same == a.size() && same == b.size()) {
       say("\n  {} unchecked, and for once the same text: this task needs little memory\n", paint_.red("LOSSY:"));
@@ -209,7 +202,7 @@ Result<int> demo_command(Arguments arguments) {
   set.group("Demo");
   set.whole({"--tokens"}, "length of the book in tokens (default 15900, at least 900)", {900, 1 << 24}, flags.tokens);
   set.whole({"-s", "--seed"}, "seed of the continuation (default 7)", {0, 0x1p62}, flags.seed);
-  set.value({"--color"}, "WHEN", "auto (default), always or never", FlagSet::stored(flags.color, parse_color));
+  add_color_flag(set, flags.color);
   add_foreign_flags(set);
   if (const auto ended = parsed(set, arguments)) return *ended;
   note_ignored(set);

@@ -149,7 +149,7 @@ class Eval {
           request.speculation = speculation_;
           HUNCH_TRY(const Generation g, engine_.generate(request, {}, interrupts_.flag()));
           if (interrupts_.stopped()) return {};
-          const bool right = book.questions[q].answered_by(detokenize(engine_.tokenizer(), g.tokens));
+          const bool right = book.questions[q].answered_by(g.text);
           ++asked, found += right, found_at[std::min<size_t>(q, 2)] += right;
           lossless = lossless && g.lossless;
           approximation.add(g.approximation);

@@ -25,13 +25,13 @@ std::string FlagSet::Flag::listed_names() const {
   return out;
 }
 
-void FlagSet::value(Names names, std::string_view value_name, std::string help, Set set, int shown_names) {
+void FlagSet::value(Names names, std::string_view value_name, std::string help, Set set, int shown_names, Arity arity) {
   flags_.push_back({.names = std::move(names),
       .shown_names = shown_names,
       .group = group_,
       .help = std::move(help),
       .value_name = value_name,
-      .arity = Arity::One,
+      .arity = arity,
       .set = std::move(set),
       .listed = shown_names != 0});
 }
@@ -58,8 +58,10 @@ void FlagSet::positional(std::string_view name, bool required, std::string help,
 }
 
 const FlagSet::Flag* FlagSet::find(std::string_view name) const {
+  const auto is = [name](
+                      std::string_view n) { return n.ends_with('*') ? name.starts_with(n.substr(0, n.size() - 1)) : n == name; };
   for (const Flag& flag : flags_)
-    if (std::ranges::find(flag.names, name) != flag.names.end()) return &flag;
+    if (std::ranges::any_of(flag.names, is)) return &flag;
   return nullptr;
 }
 
@@ -94,8 +96,10 @@ Result<size_t> FlagSet::take(std::span<const std::string> arguments, size_t at) 
       return usage_error(
           "{} needs a value{}", name, flag->value_name.empty() ? "" : fmt::format(": {} {}", name, flag->value_name));
     text = arguments[at + 1], taken = 2;
-  } else if (flag->arity == Arity::Optional && more && std::ranges::find(flag->values, arguments[at + 1]) != flag->values.end()) {
-    text = arguments[at + 1], taken = 2;
+  } else if (flag->arity == Arity::Optional && more) {
+    const std::string& next = arguments[at + 1];
+    const auto& values = flag->values;
+    if (values.empty() ? !looks_like_flag(next) : std::ranges::find(values, next) != values.end()) text = next, taken = 2;
   }
   HUNCH_OK(flag->set(name, text));
   return taken;

@@ -15,6 +15,7 @@ class FlagSet {
   // `flag`: the spelling used, for messages.
   using Set = std::function<Status(std::string_view flag, std::string_view value)>;
   using Names = std::vector<std::string_view>;
+  enum class Arity { None, One, Optional };  // values; Optional: empty without one
 
   // Stores what `parse`, a function of the same arguments, makes of the value.
   template <class Target, class Parse>
@@ -33,7 +34,7 @@ class FlagSet {
 
   // A flag with a value. Names: canonical ones first; names past `shown_names` (-1: all) are accepted and not listed,
   // with 0 the whole flag.
-  void value(Names names, std::string_view value_name, std::string help, Set set, int shown_names = -1);
+  void value(Names names, std::string_view value_name, std::string help, Set set, int shown_names = -1, Arity arity = Arity::One);
   void toggle(Names names, std::string help, std::function<void()> set);
 
   // Common kinds of value, stored into `target`, which must outlive parse(); it may be an optional.
@@ -67,9 +68,9 @@ class FlagSet {
     value(std::move(names), value_name, std::move(help), stored(target, parse));
   }
 
-  // Flags of other programs, not in the help. `refuse`: `reason` says what to do instead. `ignore`: harmless; the spelling is
-  // noted in ignored(). An optional value is taken where the next argument is in `values`.
-  enum class Arity { None, One, Optional };
+  // Flags of other programs, not in the help; "--x-*" is all that begin so. `refuse`: `reason` says what to do instead. `ignore`:
+  // harmless; the spelling is noted in ignored(). An optional value is taken where the next argument is in `values`, without
+  // these where it is no flag.
   void refuse(Names names, std::string reason);
   void ignore(Names names, Arity arity, Names values = {});
 

@@ -132,10 +132,27 @@ TEST(Flags, IgnoresHarmlessForeignFlagsAndRefusesTheRest) {
       "--spec-draft-p-split", "0.10", "--poll", "50", "--keep", "0", "--mirostat", "0", "--xtc-probability", "0.00"});
   EXPECT_TRUE(defaults.status.ok()) << defaults.message();
   EXPECT_EQ(defaults.model.threads, std::nullopt);
-  expect_part(Parsed({"--draft-min", "2"}).message(), "leave it out or at 0");
+  expect_part(Parsed({"--rope-freq-base", "2"}).message(), "leave it out or at 0");
   expect_part(Parsed({"--samplers", "top_k"}).message(), "the order of processing is the same everywhere");
   EXPECT_FALSE(Parsed({"--dry-multiplier", "0.8"}).status.ok());
   EXPECT_EQ(Parsed({"--typical", "0.9"}).message(), "--typical: not available yet; leave it out or at 1");
+}
+
+TEST(Flags, TakesWhatEndsAnAnswerAndWhatBackslashesMean) {
+  const Parsed p(
+      {"-e", "-p", R"(a\tb\x41\q\)", "--stop", "x", "-r", R"(\n)", "--special", "-dev", "none", "--color", "-n", "-2"});
+  ASSERT_TRUE(p.status.ok()) << p.message();
+  EXPECT_EQ(good(prompt_text(p.prompt)), "a\tbA\\q\\");
+  const Request request = request_of(p, {});
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"x", "\n"}));
+  EXPECT_FALSE(request.skip_special_tokens);
+  EXPECT_EQ(p.model.device, "cpu");
+  EXPECT_EQ(p.output.color, ColorWish::Always);
+  EXPECT_EQ(p.sampling.max_tokens, -1);
+  EXPECT_EQ(Parsed({"--color", "off"}).output.color, ColorWish::Never);
+  EXPECT_EQ(good(prompt_text(Parsed({"-p", R"(a\n)"}).prompt)), R"(a\n)");
+  expect_part(prompt_text(Parsed({"-e", "-p", R"(\xff)"}).prompt).error().message, "not UTF-8");
+  EXPECT_FALSE(Parsed({"--stop", ""}).status.ok());
 }
 
 TEST(Flags, TakesVllmsDottedKeysAndSglangsWords) {

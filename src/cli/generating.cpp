@@ -30,28 +30,27 @@ double kv_bytes_per_entry(Engine& engine) {
 }
 
 bool TokenPrinter::take(const TokenEvent& event) {
-  print(detokenizer_.feed(event.id), event.from == TokenEvent::From::Draft);
+  print(event.text, event.from == TokenEvent::From::Draft);
   return !lost_;
 }
 
-void TokenPrinter::finish() {
-  print(detokenizer_.flush(), green_);
+void TokenPrinter::finish(std::string_view whole) {
+  print(whole.substr(std::min(taken_, whole.size())), green_);
   if (green_ && !lost_) write_stdout("\033[0m");
   green_ = false;
   set_color_open(false);
 }
 
-void TokenPrinter::print(const std::string& piece, bool guessed) {
-  if (piece.empty()) return;  // the colour of a character is that of the token that completes it
-  text_ += piece;
-  if (!stream_ || lost_) return;
+void TokenPrinter::print(std::string_view piece, bool guessed) {
+  taken_ += piece.size();
+  if (piece.empty() || !stream_ || lost_) return;  // the colour of a character is that of the token that completes it
   std::string out;
   if (paint_.on && guessed != green_) {
     out = guessed ? "\033[32m" : "\033[0m";
     green_ = guessed;
     set_color_open(guessed);
   }
-  lost_ = !write_stdout(out + piece);
+  lost_ = !write_stdout(out.append(piece));
 }
 
 Status check_defaults(EngineParts& parts, const Request& request) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cli/terminal.h"
-#include "text/detokenizer.h"
 
 namespace hunch {
 
@@ -15,23 +14,21 @@ Result<std::unique_ptr<Engine>> load_engine(EngineOptions options, ProgressLine&
 // Bytes of one token in the KV cache of this engine.
 double kv_bytes_per_entry(Engine& engine);
 
-// Turns token events into text: collects it, and where asked writes it to stdout as it comes, accepted guesses in green.
+// Writes the text of token events to stdout as it comes, where asked, accepted guesses in green.
 class TokenPrinter {
  public:
-  TokenPrinter(const Tokenizer& tokenizer, bool stream, Paint paint) : detokenizer_(tokenizer), stream_(stream), paint_(paint) {}
+  TokenPrinter(bool stream, Paint paint) : stream_(stream), paint_(paint) {}
 
-  bool take(const TokenEvent& event);  // for OnToken: false once stdout is gone
-  void finish();                       // what was held back; colour off
-  const std::string& text() const { return text_; }
+  bool take(const TokenEvent& event);   // for OnToken: false once stdout is gone
+  void finish(std::string_view whole);  // of Generation::text what was held back; colour off
   bool output_lost() const { return lost_; }
 
  private:
-  void print(const std::string& piece, bool guessed);
+  void print(std::string_view piece, bool guessed);
 
-  Detokenizer detokenizer_;
   bool stream_, green_ = false, lost_ = false;
   Paint paint_;
-  std::string text_;
+  size_t taken_ = 0;  // bytes
 };
 
 // What every request of serve or batch has, before the first: a plan and a constraint that can be had.

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 
@@ -49,6 +50,25 @@ Result<std::string> model_path(const std::optional<std::string>& given) {
       shipped.string());
 }
 
+std::string unescaped(std::string_view text) {
+  constexpr std::string_view kNames = "nrt\\\"'", kMeant = "\n\r\t\\\"'";
+  std::string out;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const std::string_view behind = text.substr(at + 1);
+    unsigned code = 0;
+    if (text[at] != '\\' || behind.empty()) {
+      out += text[at];
+    } else if (const size_t name = kNames.find(behind[0]); name != kNames.npos) {
+      out += kMeant[name], ++at;
+    } else if (behind.size() > 2 && behind[0] == 'x' && std::from_chars(&behind[1], &behind[3], code, 16).ptr == &behind[3]) {
+      out += char(code), at += 3;
+    } else {
+      out += '\\';
+    }
+  }
+  return out;
+}
+
 Result<std::string> read_text_file(const std::string& path) {
   if (path == "-") {
     HUNCH_TRY(std::string text, read_stream(stdin, "standard input"));
@@ -82,9 +102,10 @@ Result<std::string> prompt_text(const PromptFlags& flags) {
   if ((chat.name_or_text || chat.file || chat.kwargs) && !flags.chat)
     return usage_error("a chat template needs --chat: without it the text is continued as it is");
   if (flags.text) {
-    HUNCH_OK(check_utf8(*flags.text, "-p"));
-    if (flags.text->empty()) return usage_error("-p: the prompt is empty");
-    return *flags.text;
+    std::string text = flags.escape ? unescaped(*flags.text) : *flags.text;
+    HUNCH_OK(check_utf8(text, "-p"));
+    if (text.empty()) return usage_error("-p: the prompt is empty");
+    return text;
   }
   HUNCH_TRY(std::string text, read_text_file(*flags.file));
   if (text.empty()) return failure("{}: the prompt is empty", *flags.file == "-" ? "standard input" : *flags.file);

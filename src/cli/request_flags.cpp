@@ -2,6 +2,7 @@
 #include "cli/request_flags.h"
 
 #include <charconv>
+#include <filesystem>
 
 #include "backend/backend.h"
 #include "text/excerpt.h"
@@ -34,6 +35,20 @@ Result<int64_t> parse_context_len(std::string_view flag, std::string_view text) 
   return value * unit;
 }
 
+// Also llama.cpp's none, for no GPU, and names of the first one; vLLM's auto: a GPU where there is one.
+Result<std::string> parse_device(std::string_view flag, std::string_view text) {
+  std::error_code ignored;
+  if (text == "auto")
+    text = Register<Backend>::find("cuda") && std::filesystem::exists("/dev/nvidiactl", ignored) ? "cuda" : "cpu";
+  if (text == "none") text = "cpu";
+  if (text == "CUDA0" || text == "cuda:0") text = "cuda";
+  if (text == "cuda" && !Register<Backend>::find(text))
+    return usage_error("{} cuda: this program has no CUDA backend; scripts/build cuda makes one", flag);
+  std::vector<std::string_view> devices;
+  for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
+  return parse_choice(flag, text, devices);
+}
+
 Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_view text) {
   if (text == "-1") return std::optional<uint64_t>();  // random, as in llama.cpp
   uint64_t seed = 0;
@@ -47,12 +62,15 @@ Result<std::optional<uint64_t>> parse_seed(std::string_view flag, std::string_vi
 
 void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.group("Model and machine");
-  set.value({"-m", "--model"}, "PATH", "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
+  set.value(
+      {"-m", "--model", "--model-path"}, "PATH",
+      "Hugging Face folder or GGUF file (default: $HUNCH_MODEL, else the shipped wren-34m.gguf)",
       [&flags](std::string_view, std::string_view v) -> Status {
         flags.model = std::string(v);
         flags.models.push_back(*flags.model);
         return {};
-      });
+      },
+      2);
   set.value({"-c", "--ctx-size", "--context-length", "--max-model-len"}, "N",
       "tokens that prompt and answer may reach; 0: the model's (default); 32k is 32000, 32K is 32768",
       FlagSet::stored(flags.context_len, parse_context_len), 2);
@@ -78,15 +96,9 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
   set.value({"-ctk", "--cache-type-k"}, "TYPE", "the same as llama.cpp spells it; keys and values must agree",
       FlagSet::stored(flags.key_dtype, parse_kv_dtype));
   set.value({"-ctv", "--cache-type-v"}, "TYPE", "see -ctk", FlagSet::stored(flags.value_dtype, parse_kv_dtype));
-  set.value({"--device"}, "NAME", "cpu (default), cuda (where built), reference (plain loops, slow)",
-      [&flags](auto flag, auto v) -> Status {
-        std::vector<std::string_view> devices;
-        for (const auto& part : Register<Backend>::all()) devices.push_back(part.name);
-        if (v == "cuda" && !Register<Backend>::find(v))
-          return usage_error("{} cuda: this program has no CUDA backend; scripts/build cuda makes one", flag);
-        HUNCH_TRY(flags.device, parse_choice(flag, v, devices));
-        return {};
-      });
+  set.value({"--device", "-dev"}, "NAME",
+      "cpu (default), cuda (where built), reference (plain loops, slow), auto (cuda if there)",
+      FlagSet::stored(flags.device, parse_device), 1);
   set.choice({"--isa"}, "NAME", "instructions used: portable, avx2, avx512, avx512_vnni or avx512_bf16 (default: the best here)",
       {"portable", "avx2", "avx512", "avx512_vnni", "avx512_bf16"}, flags.isa);
 }
@@ -94,6 +106,7 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
 void add_prompt_flags(FlagSet& set, PromptFlags& flags) {
   set.group("Prompt");
   set.text({"-p", "--prompt"}, "TEXT", "the text to continue", flags.text);
+  set.toggle({"-e", "--escape"}, "\\n, \\t, \\\\, \\\", \\x41 and their like in TEXT are what they stand for", flags.escape);
   set.text({"-f", "--file"}, "FILE", "the text to continue, from a file (-: the standard input)", flags.file);
   set.toggle({"--chat"}, "wrap the text as a user's turn of the model's chat form", flags.chat);
   set.text({"--system", "-sys", "--system-prompt"}, "TEXT", "the system turn before it (with --chat)", flags.system);
@@ -106,7 +119,7 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.value(
       {"-n", "--predict", "--n-predict", "--max-tokens"}, "N", "tokens to write at most; -1: until the context is full (default)",
       [&flags](auto flag, auto v) -> Status {
-        HUNCH_TRY(flags.max_tokens, parse_whole(flag, v, {-1, 0x1p40}));
+        HUNCH_TRY(flags.max_tokens, parse_whole(flag, v == "-2" ? "-1" : v, {-1, 0x1p40}));  // llama.cpp's -2 means the same here
         if (flags.max_tokens == 0) return usage_error("{} must be -1 (no limit) or at least 1, not \"0\"", flag);
         return {};
       },
@@ -116,7 +129,7 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   set.number(
       {"--top-p"}, "keep the likeliest tokens that make up this probability, above 0 and at most 1", {0, 1, true}, flags.top_p);
   set.number({"--min-p"}, "drop tokens less likely than this share of the likeliest, 0..1", {0, 1}, flags.min_p);
-  set.value({"-s", "--seed"}, "N", "seed; -1: random (default)", FlagSet::stored(flags.seed, parse_seed));
+  set.value({"-s", "--seed", "--random-seed"}, "N", "seed; -1: random (default)", FlagSet::stored(flags.seed, parse_seed), 2);
   set.number({"--repeat-penalty", "--repetition-penalty"}, "of tokens that the text has, prompt included (default: 1, none)",
       {0.01, 100}, flags.rules.repetition_penalty, 1);
   set.number({"--presence-penalty"}, "of tokens that the answer has (default: 0, none)", {-2, 2}, flags.rules.presence_penalty);
@@ -145,12 +158,25 @@ void add_sampling_flags(FlagSet& set, SamplingFlags& flags) {
   add_structured_flags(set, flags.structured);
 }
 
+void add_color_flag(FlagSet& set, ColorWish& color) {
+  set.value({"--color", "-co"}, "WHEN", "auto (default), always or never; NO_COLOR and CLICOLOR_FORCE are honoured",
+      FlagSet::stored(color, parse_color), 1, FlagSet::Arity::Optional);
+}
+
 void add_output_flags(FlagSet& set, OutputFlags& flags) {
   set.group("Output");
+  set.value(
+      {"--stop", "-r", "--reverse-prompt"}, "TEXT", "end before this text; may be repeated",
+      [&flags](auto flag, auto v) -> Status {
+        if (v.empty()) return usage_error("{}: the text must not be empty", flag);
+        flags.stop.emplace_back(v);
+        return {};
+      },
+      1);
+  set.toggle({"--special", "-sp"}, "special tokens of the answer are text, too", flags.special);
   set.toggle({"--stats"}, "end with statistics on stderr", flags.stats);
   set.toggle({"--json"}, "print one JSON object and nothing else on stdout", flags.json);
-  set.value({"--color"}, "WHEN", "auto (default), always or never; NO_COLOR and CLICOLOR_FORCE are honoured",
-      FlagSet::stored(flags.color, parse_color));
+  add_color_flag(set, flags.color);
 }
 
 void add_run_flags(FlagSet& set, RunFlags& flags) {
@@ -204,6 +230,15 @@ Request request_of(const SamplingFlags& sampling, const SpeculationOptions& spec
   request.sampling.seed = sampling.seed;
   request.speculation = speculation;
   request.structured = sampling.structured;
+  return request;
+}
+
+Request request_of(const RunFlags& flags, const SpeculationOptions& speculation) {
+  Request request = request_of(flags.sampling, speculation);
+  request.stop = flags.output.stop;
+  if (flags.prompt.escape)
+    for (std::string& text : request.stop) text = unescaped(text);
+  request.skip_special_tokens = !flags.output.special;
   return request;
 }
 

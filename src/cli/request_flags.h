@@ -2,6 +2,7 @@
 // output. Names and defaults follow llama.cpp where it has one.
 #pragma once
 
+#include "cli/foreign_flags.h"
 #include "cli/speculation_flags.h"
 #include "cli/terminal.h"
 
@@ -26,7 +27,7 @@ struct ChatTemplateFlags {
 
 struct PromptFlags {
   std::optional<std::string> text, file;
-  bool chat = false, no_bos = false;
+  bool escape = false, chat = false, no_bos = false;
   std::optional<std::string> system;
   ChatTemplateFlags chat_template;
 };
@@ -43,7 +44,8 @@ struct SamplingFlags {
 };
 
 struct OutputFlags {
-  bool stats = false, json = false;
+  std::vector<std::string> stop;
+  bool special = false, stats = false, json = false;
   ColorWish color = ColorWish::Auto;
 };
 
@@ -64,8 +66,7 @@ void add_prompt_flags(FlagSet& set, PromptFlags& flags);
 void add_sampling_flags(FlagSet& set, SamplingFlags& flags);  // those of structured output among them
 void add_structured_flags(FlagSet& set, StructuredOutput& wanted);
 void add_output_flags(FlagSet& set, OutputFlags& flags);
-// llama.cpp's flags that people type out of habit: harmless ones are ignored with one note, the others refused with a reason.
-void add_foreign_flags(FlagSet& set);
+void add_color_flag(FlagSet& set, ColorWish& color);
 void add_run_flags(FlagSet& set, RunFlags& flags);  // all of the above
 template <class Flags>
 void add_generating_flags(FlagSet& set, Flags& flags) {
@@ -73,8 +74,6 @@ void add_generating_flags(FlagSet& set, Flags& flags) {
   add_sampling_flags(set, flags.sampling);
   add_speculation_flags(set, flags.speculation);
 }
-// The note on ignored flags, where there were any.
-void note_ignored(const FlagSet& set);
 
 // The model to load: as given, else $HUNCH_MODEL, else the shipped one beside the build (../../models/wren-34m.gguf from the
 // program).
@@ -85,6 +84,8 @@ Result<EngineOptions> engine_options(const ModelFlags& flags, const SpeculationF
 // The text behind -p or in the file behind -f ("-": the standard input). Errors: none or both given, unreadable, empty, not
 // UTF-8.
 Result<std::string> prompt_text(const PromptFlags& flags);
+// "\\n" and the like as what they stand for; a backslash before anything else stays.
+std::string unescaped(std::string_view text);
 // A file's bytes, checked to be UTF-8. Errors name the file, and the byte at which it stops being text.
 Result<std::string> read_text_file(const std::string& path);
 Result<Tokens> read_tokens(const Engine& engine, const std::string& path);  // of such a file
@@ -96,5 +97,6 @@ Result<Tokens> prompt_ids(const Engine& engine, const PromptFlags& flags, const 
 
 // The request without its prompt.
 Request request_of(const SamplingFlags& sampling, const SpeculationOptions& speculation);
+Request request_of(const RunFlags& flags, const SpeculationOptions& speculation);
 
 }

@@ -19,7 +19,7 @@ Result<Settled> settle(const RunFlags& flags) {
   Settled out;
   std::vector<std::string> notes;
   HUNCH_TRY(const SpeculationOptions speculation, resolve_speculation(flags.speculation, &notes));
-  out.request = request_of(flags.sampling, speculation);
+  out.request = request_of(flags, speculation);
   HUNCH_TRY(out.engine, engine_options(flags.model, &flags.speculation));
   out.engine.max_num_seqs = 1;
   HUNCH_TRY(out.text, prompt_text(flags.prompt));
@@ -30,7 +30,7 @@ Result<Settled> settle(const RunFlags& flags) {
 // Prints what belongs behind the text and returns the exit code.
 Result<int> conclude(
     Engine& engine, const RunFlags& flags, const Generation& generation, TokenPrinter& printer, int interrupted_code) {
-  const Report report{generation, printer.text(), engine.model_name(), kv_bytes_per_entry(engine)};
+  const Report report{generation, generation.text, engine.model_name(), kv_bytes_per_entry(engine)};
   // A reader that went away is no failure, and there is nobody left to read the statistics for; a full disk is one.
   bool written = !printer.output_lost();
   if (flags.output.json) {
@@ -53,7 +53,7 @@ Result<int> run_command(Arguments arguments) {
   FlagSet set("hunch run [flags] (-p TEXT | -f FILE)",
       "Continues a text as it is, or answers it with --chat. Text goes to stdout, all else to stderr.");
   add_run_flags(set, flags);
-  if (const auto ended = parsed(set, arguments)) return *ended;
+  if (const auto ended = parsed(set, arguments, true)) return *ended;
 
   HUNCH_TRY(auto settled, settle(flags));
   note_ignored(set);
@@ -65,7 +65,7 @@ Result<int> run_command(Arguments arguments) {
   const Paint paint{!flags.output.json && color_wanted(flags.output.color, stdout_is_terminal())};
   if (paint.on && settled.request.speculation.proposer != "none")
     tell(fmt::format("{} and accepted; the rest was written by the checking pass\n", paint.green("green: guessed")));
-  TokenPrinter printer(engine->tokenizer(), !flags.output.json, paint);
+  TokenPrinter printer(!flags.output.json, paint);
   const InterruptScope interrupts;
   auto generation = engine->generate(
       settled.request,
@@ -75,7 +75,7 @@ Result<int> run_command(Arguments arguments) {
       },
       interrupts.flag());
   progress.clear();
-  printer.finish();
+  printer.finish(generation.ok() ? generation->text : "");
   if (!generation.ok()) return generation.error();
   return conclude(*engine, flags, *generation, printer, interrupts.exit_code());
 }

@@ -25,12 +25,6 @@ struct AllFlags {
   SpeculationFlags speculation;
 };
 
-std::vector<std::string> environment() {
-  std::vector<std::string> out;
-  for (char** at = environ; at && *at; ++at) out.emplace_back(*at);
-  return out;
-}
-
 std::optional<std::string> config_path(Arguments arguments) {
   std::optional<std::string> path;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -56,10 +50,10 @@ Status parse_all(FlagSet& set, AllFlags& flags, Arguments arguments) {
     if (const Status parsed = set.parse(source); !parsed.ok() && source.data() != arguments.data())
       return usage_error("{}: {}", source.data() == file.data() ? *path : "the environment", parsed.error().message);
     else HUNCH_OK(parsed);
+    if (flags.serve.model) flags.model.models.insert(flags.model.models.begin(), *std::exchange(flags.serve.model, {}));
     for (size_t i = 0; i < std::size(lists); ++i)
       if (lists[i]->empty()) *lists[i] = std::move(before[i]);
   }
-  if (flags.serve.model) flags.model.models.insert(flags.model.models.begin(), *flags.serve.model);
   return {};
 }
 

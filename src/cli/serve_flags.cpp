@@ -93,45 +93,19 @@ void add_serve_flags(FlagSet& set, ServeFlags& flags) {
   set.text({"--tool-call-parser"}, "NAME", "how the model writes tool calls (default: by its template)", flags.tool_parser);
   set.text(
       {"--reasoning-parser"}, "NAME", "how it marks reasoning (default: by its template; none: off)", flags.reasoning_parser);
+  // llama-server's: none leaves reasoning in the text.
+  set.value(
+      {"--reasoning-format"}, "NAME", "",
+      [&flags](auto flag, auto text) -> Status {
+        static constexpr std::string_view kForms[] = {"auto", "none", "deepseek", "deepseek-legacy"};
+        HUNCH_TRY(const std::string form, parse_choice(flag, text, kForms));
+        if (form == "none") flags.reasoning_parser = form;
+        return {};
+      },
+      0);
   set.group("Limits");
   for (const Limit& limit : limits()) add_limit(set, limit, server.limits);
   set.toggle({"--print-limits"}, "print all limits as they are and end", flags.print_limits);
-}
-
-void add_foreign_server_flags(FlagSet& set) {
-  using A = FlagSet::Arity;
-  set.ignore({"--block-size", "--swap-space", "--dtype", "--generation-config", "--max-logprobs", "--prefix-caching-hash-algo",
-                 "--fingerprint-mode", "--max-log-len", "--distributed-executor-backend", "--load-format", "--tokenizer-mode",
-                 "--scheduling-policy", "-cram", "--cache-ram", "-ctxcp", "--ctx-checkpoints", "--log-verbosity", "--log-colors",
-                 "--reasoning-format", "--reasoning-budget", "--max-num-queued-tokens", "--model-impl", "--revision",
-                 "--cache-reuse", "--defrag-thold", "-dt", "--slot-prompt-similarity", "-sps", "--n-cpu-moe", "-ncmoe",
-                 "--compilation-config", "--max-seq-len-to-capture", "--chat-template-content-format", "--limit-mm-per-prompt",
-                 "--cpu-offload-gb", "--api-server-count", "--download-dir", "--stream-interval", "--guided-decoding-backend",
-                 "--structured-outputs-config"},
-      A::One);
-  set.ignore({"--enforce-eager", "--no-enforce-eager", "--enable-chunked-prefill", "--no-enable-chunked-prefill",
-                 "--disable-log-requests", "--disable-log-stats", "--enable-log-requests", "--no-enable-log-requests",
-                 "--disable-uvicorn-access-log", "--enable-auto-tool-choice", "--enable-request-id-headers",
-                 "--enable-per-request-metrics", "--enable-prompt-tokens-details", "--cache-prompt", "-cb", "--cont-batching",
-                 "--no-webui", "--log-prefix", "--log-timestamps", "--async-scheduling", "--no-cache-prompt",
-                 "--disable-fastapi-docs", "--enable-server-load-tracking", "--trust-remote-code", "--swa-full", "--repack",
-                 "--no-repack", "--no-op-offload", "--cpu-moe", "-cmoe", "--no-mmproj"},
-      A::None);
-  const auto only_one = [&set](std::vector<std::string_view> names) {
-    set.value(
-        std::move(names), "N", "",
-        [](auto flag, auto text) -> Status {
-          if (text == "1") return {};
-          return usage_error("{}: one device runs a model here; leave it out or at 1", flag);
-        },
-        0);
-  };
-  only_one({"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"});
-  set.refuse({"--ssl-keyfile", "--ssl-certfile", "--ssl-key-file", "--ssl-cert-file"},
-      "the server speaks plain HTTP; put a proxy in front of it for TLS");
-  set.refuse({"--quantization", "-q"}, "weights are served as the file has them; hunch quantize makes another file");
-  set.refuse(
-      {"--kv-offloading-size", "--slot-save-path", "--embedding", "--embeddings", "--rerank", "--reranking"}, "not available");
 }
 
 }

@@ -19,6 +19,5 @@ struct ServeFlags {
 
 // `flags` must outlive parse(). To be called before add_foreign_flags(), which refuses some of these names elsewhere.
 void add_serve_flags(FlagSet& set, ServeFlags& flags);
-void add_foreign_server_flags(FlagSet& set);
 
 }

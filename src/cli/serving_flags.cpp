@@ -7,7 +7,7 @@ namespace hunch {
 void add_serving_flags(FlagSet& set, ServingFlags& flags) {
   set.group("Requests at once");
   set.value(
-      {"--max-num-seqs", "-np", "--parallel"}, "N",
+      {"--max-num-seqs", "-np", "--parallel", "--max-running-requests"}, "N",
       "requests that run at once, 1..4096 (default, and -1: 16, on a GPU 256); more wait",
       [&flags](auto flag, auto v) -> Status {
         flags.max_num_seqs.reset();
@@ -15,13 +15,14 @@ void add_serving_flags(FlagSet& set, ServingFlags& flags) {
         return {};
       },
       2);
-  set.whole({"--max-num-batched-tokens", "-b", "--batch-size"}, "tokens of one pass, all requests together (default: what suits)",
-      {1, 1 << 20}, flags.max_num_batched_tokens, 2);
+  set.whole({"--max-num-batched-tokens", "-b", "--batch-size", "--chunked-prefill-size"},
+      "tokens of one pass, all requests together (default: what suits)", {1, 1 << 20}, flags.max_num_batched_tokens, 2);
   set.number({"--gpu-memory-utilization"},
       "share of a GPU's memory that model and KV cache fill (default: up to 0.8, as --max-num-seqs contexts need)", {0, 1, true},
       flags.memory_share);
   set.toggle({"--enable-prefix-caching"}, "requests share the KV entries of equal beginnings (default)", flags.prefix_caching);
-  set.toggle({"--no-enable-prefix-caching"}, "they do not; the same answers, slower", flags.prefix_caching, false);
+  set.toggle({"--no-enable-prefix-caching", "--disable-radix-cache"}, "they do not; the same answers, slower",
+      flags.prefix_caching, false);
 }
 
 void apply_serving_flags(const ServingFlags& flags, EngineOptions& options, double share) {

@@ -137,6 +137,12 @@ Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std:
   return config_text_arguments(set, text, path);
 }
 
+std::vector<std::string> environment() {
+  std::vector<std::string> out;
+  for (char** at = environ; at && *at; ++at) out.emplace_back(*at);
+  return out;
+}
+
 std::vector<std::string> environment_arguments(
     const FlagSet& set, const std::vector<std::string>& environment, std::span<const std::string> arguments) {
   std::vector<std::string> llama, own;

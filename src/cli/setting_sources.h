@@ -1,5 +1,5 @@
-// Settings of a configuration file and of the environment, both as arguments of the command line's flags. Used by hunch serve,
-// which reads them in order of precedence: file, environment, command line.
+// Settings of a configuration file and of the environment, both as arguments of the command line's flags. Later
+// ones win: file (of hunch serve), environment, command line.
 #pragma once
 
 #include "cli/flags.h"
@@ -13,6 +13,7 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
 
 // HUNCH_MAX_NUM_SEQS=4 as --max-num-seqs 4, for every flag; and llama.cpp's LLAMA_ARG_* for those that have one. `environment`:
 // of environ, "NAME=value". Names that are no flag's are left alone, and flags of the command line.
+std::vector<std::string> environment();
 std::vector<std::string> environment_arguments(
     const FlagSet& set, const std::vector<std::string>& environment, std::span<const std::string> arguments);
 

@@ -38,6 +38,8 @@ bool color_wanted(ColorWish wish, bool is_terminal) {
 }
 
 Result<ColorWish> parse_color(std::string_view flag, std::string_view text) {
+  if (text.empty() || text == "on") text = "always";  // llama.cpp's
+  if (text == "off") text = "never";
   static constexpr std::string_view kWishes[] = {"auto", "always", "never"};
   HUNCH_TRY(const std::string wish, parse_choice(flag, text, kWishes));
   return wish == "auto" ? ColorWish::Auto : wish == "always" ? ColorWish::Always : ColorWish::Never;

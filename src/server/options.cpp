@@ -9,7 +9,7 @@ std::span<const Limit> limits() {
   using L = ServerLimits;
   constexpr double kDay = 86400, kGiB = 0x1p30;
   static const std::vector<Limit> table{
-      {"--max-header-bytes", "bytes", "headers of a request; more: 431", &L::max_header_bytes, 1024, 1 << 20,
+      {"--max-header-bytes", "bytes", "headers of a request; more: 431", &L::max_header_bytes, 1024, 1 << 22,
           {"--h11-max-incomplete-event-size"}},
       {"--max-headers", "headers", "of a request; more: 431", &L::max_headers, 8, 10000, {"--h11-max-header-count"}},
       {"--max-body-bytes", "bytes", "body of a request; more: 413", &L::max_body_bytes, 1024, 4 * kGiB, {}},

@@ -42,6 +42,19 @@ def test_streams_with_speculation_equal_streams_without(hunch):
       assert guessed["lossless"] is True and guessed["drafted"] > 0 and guessed["accepted"] > 0, guessed
 
 
+def test_settings_of_the_environment_and_a_stop_text(hunch):
+  settings = {"LLAMA_ARG_N_PREDICT": "3", "HUNCH_TEMP": "0", "HUNCH_SPEC": "none"}
+  base = ["run", "--json", "--ignore-eos", "-p", PROMPT]
+  three = json.loads(hunch(*base, env=settings).out)
+  assert len(three["tokens"]) == 3 and three["proposer"] == "none", three
+  assert len(json.loads(hunch(*base, "--n-predict", "2", env=settings).out)["tokens"]) == 2
+  wrong = hunch(*base, env={"HUNCH_TEMP": "x"})
+  assert wrong.code == 2 and 'the environment adds "--temp x"' in wrong.err, wrong
+  whole = hunch.greedy("-p", PROMPT, "-n", "24", "--ignore-eos")["text"]
+  cut = hunch.run("-p", PROMPT, "-n", "24", "--ignore-eos", "--temp", "0", "--stop", whole[9:14]).out
+  assert cut == whole[:whole.index(whole[9:14])], (cut, whole)
+
+
 def test_unverified_is_labelled_lossy(hunch):
   flags = ["-p", LONG, "-n", "8", "--ignore-eos", "--spec", "self", "--policy", "streamingllm", "--unverified"]
   result = hunch.run("--json", *flags)
