@@ -17,9 +17,9 @@
 
 namespace hunch::test {
 
-// The tree: where it was built, or $HUNCH_TREE where tests were carried.
+// The tree: where it was built, or $HUNCH_ROOT where tests were carried.
 inline std::string tree_path() {
-  const char* carried = std::getenv("HUNCH_TREE");
+  const char* carried = std::getenv("HUNCH_ROOT");
   return carried ? carried : HUNCH_ROOT;
 }
 // GGUF files lie in the tree; folders get their weights from the build: where it put them, or $HUNCH_TINY_MODELS.

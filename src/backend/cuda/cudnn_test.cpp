@@ -13,7 +13,7 @@ class CudaAttentionOracle : public FolderTest {};
 
 TEST_F(CudaAttentionOracle, IsAsNearToExactAsCudnn) {
   HUNCH_NEEDS_DEVICE();
-  const char* carried = std::getenv("HUNCH_TREE");
+  const char* carried = std::getenv("HUNCH_ROOT");
   std::string command = std::string("python3 ") + (carried ? carried : HUNCH_ROOT) + "/src/backend/cuda/cudnn_attention.py";
   auto commands = Commands::make().value();
   CudaAttention attention;
