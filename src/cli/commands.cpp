@@ -101,8 +101,9 @@ std::optional<Result<int>> parsed(FlagSet& set, Arguments arguments, bool with_e
   const std::string added = fmt::format("{}", fmt::join(all, " "));
   all.insert(all.end(), arguments.begin(), arguments.end());
   if (const Status status = set.parse(all); !status.ok()) {
-    if (added.empty()) return status.error();
-    return usage_error("{} (the environment adds {})", status.error().message, excerpt(added));
+    Error error = status.error();
+    if (!added.empty()) error.message += fmt::format(" (the environment adds {})", excerpt(added));
+    return error;
   }
   if (set.help_wanted()) return print_and_exit_code(set.help());
   HUNCH_OK(check_written(arguments));

@@ -1,5 +1,5 @@
-// Settings of a configuration file and of the environment, both as arguments of the command line's flags. Later
-// ones win: file (of hunch serve), environment, command line.
+// Settings of a configuration file and of the environment, both as arguments of the command line's flags. Later ones
+// win: file (of hunch serve), environment, command line.
 #pragma once
 
 #include "cli/flags.h"

@@ -272,8 +272,8 @@ class Life(unittest.TestCase):
     self.assertNotIn(b"key-", served.get("/props", headers={"X-Api-Key": "key-two"})[2])
 
   def test_origins_can_be_allowed(self):
-    served = self.start("--cors-origins", "https://a.example,https://b.example", "--no-metrics", "--no-slots",
-        environment={"HUNCH_PROPS": "false"})
+    served = self.start(MODEL, "--cors-origins", "https://a.example,https://b.example", "--no-metrics", "--no-slots", model=None,
+        environment={"HUNCH_PROPS": "false", "HUNCH_MODEL": "/nowhere"})  # the model that is named is the only one
     for path in ("/metrics", "/slots", "/props"):
       self.assertEqual(served.get(path)[0], 501)
     for name, status in (("a", 200), ("b", 200), ("c", 403)):
