@@ -16,6 +16,7 @@ struct AttendScratch {
   typename Kv::Factor* weights;   // [kQueryTile][64]
   float *score_row, *score_total;
   float* units;            // [kQueryTile] of the weights of V codes
+  float* widened;          // [K | V][64][padded_dim] of a block of FP8
   std::byte* path_chunks;  // [kTreeBlocks][chunk_bytes]
 
   AttendScratch(std::byte* memory, int64_t query_rows, int padded_dim) {
@@ -31,6 +32,7 @@ struct AttendScratch {
     score_row = take(at, kBlockLen);
     score_total = take(at, kBlockLen);
     units = take(at, kQueryTile);
+    widened = take(at, 2 * kBlockLen * kMostWidened);
     path_chunks = at;
   }
   static float* take(std::byte*& at, int64_t floats) {
@@ -57,11 +59,11 @@ void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Q
 }
 
 // scores[i][entry] = q.k of query rows [at, at + count) with the block's keys.
-template <class Kv>
+template <class Kv, class As = Kv>
 void score_queries(const AttendScratch<Kv>& scratch, const std::byte* chunk, int padded_dim, int at, int count, Ahead& ahead) {
   const int64_t stride = Kv::query_stride(padded_dim);
   if constexpr (Kv::kCodes) score_code_rows(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
-  else score_rows<Kv>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
+  else score_rows<As>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
 }
 
 // total <- total merged with part, both states of one query row; part covers later entries.
@@ -193,24 +195,23 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   add_scores(*collect, row, head, metric);
 }
 
-// Query rows [begin, end) against one block, kQueryTile at a time.
-template <class Kv>
-void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, const std::byte* next,
-    int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
+// Query rows [begin, end) against one block, kQueryTile at a time; its keys and values are read as As.
+template <class Kv, class As>
+void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* keys, const std::byte* values,
+    const std::byte* next, int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
   const size_t half = item.keys.chunk_bytes / 2;
-  const std::byte* values = chunk + half;
   const float* value_scales = nullptr;
   if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  Ahead next_keys = Ahead::over(chunk, next, half, block_steps<Kv>(end - begin, padded_dim, Kv::kKeyStep));
+  Ahead next_keys = Ahead::over(keys, next, half, block_steps<As>(end - begin, padded_dim, As::kKeyStep));
   Ahead next_values =
-      Ahead::over(chunk, next ? next + half : nullptr, half, block_steps<Kv>(end - begin, padded_dim, Kv::kPerStep));
+      Ahead::over(keys, next ? next + half : nullptr, half, block_steps<As>(end - begin, padded_dim, As::kPerStep));
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_queries<Kv>(scratch, chunk, padded_dim, at, count, next_keys);
+    score_queries<Kv, As>(scratch, keys, padded_dim, at, count, next_keys);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -234,10 +235,26 @@ void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, cons
       if constexpr (Kv::kCodes)
         value_code_rows(
             values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, next_values);
-      else value_rows<Kv>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, next_values);
+      else value_rows<As>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, next_values);
       i = same;
     }
   }
+}
+
+// A block of FP8 that several tiles of rows read is widened for all of them, once; the products are the same.
+template <class Kv>
+void attend_block(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* chunk, const std::byte* next,
+    int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
+  if constexpr (Kv::kUnit != 0)
+    if (end - begin > kManyRows && item.keys.padded_dim <= kMostWidened) {
+      const int lines = 2 * kBlockLen * item.keys.padded_dim / kLanes;
+      for (int i = 0; i < lines; ++i) store(scratch.widened + i * kLanes, Kv::read(chunk + i * Kv::kLineBytes));
+      const auto* keys = reinterpret_cast<const std::byte*>(scratch.widened);
+      return attend_rows<Kv, KvF32>(
+          item, scratch, keys, keys + lines / 2 * 64, next, block_first, whole, begin, end, states, collect);
+    }
+  attend_rows<Kv, Kv>(
+      item, scratch, chunk, chunk + item.keys.chunk_bytes / 2, next, block_first, whole, begin, end, states, collect);
 }
 
 // Rows from `row` on that go through a block together: each sees some of [first, end) and, where a tree's blocks are copied by

@@ -79,9 +79,11 @@ constexpr int64_t state_len(int padded_dim) { return padded_dim + 16; }
 // A tree's rows from the block of its first entry on: kMaxTreeRows entries that begin anywhere in a block lie in five.
 inline constexpr int kMaxTreeRows = 257, kTreeBlocks = 5;
 
+inline constexpr int kMostWidened = 128;  // dimensions of heads whose blocks of FP8 are widened for all rows
 // Scratch of attend() and score(); num_rows counts query rows (rows times group).
 constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t chunk_bytes) {
-  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + kTreeBlocks * chunk_bytes;
+  return size_t(num_rows) * (size_t(padded_dim) * 12 + 256) + 16 * 64 * 8 + 64 * 8 + 1024 + 2 * 64 * 4 * kMostWidened +
+      kTreeBlocks * chunk_bytes;
 }
 
 struct AttentionKernels {
