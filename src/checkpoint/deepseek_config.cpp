@@ -1,4 +1,4 @@
-// See deepseek_config.h. Defaults are transformers'; GGUF's names are llama.cpp's.
+// Defaults are transformers'; GGUF's names are llama.cpp's.
 #include "checkpoint/deepseek_config.h"
 
 #include <cmath>

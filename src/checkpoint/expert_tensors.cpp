@@ -1,4 +1,4 @@
-// See expert_tensors.h. Nothing is copied: the parts point into the tensor.
+// Nothing is copied: the parts point into the tensor.
 #include "checkpoint/expert_tensors.h"
 
 #include <fmt/ranges.h>

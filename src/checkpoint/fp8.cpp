@@ -1,4 +1,3 @@
-// See fp8.h.
 #include "checkpoint/fp8.h"
 
 #include <fmt/ranges.h>

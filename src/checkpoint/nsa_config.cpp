@@ -1,4 +1,4 @@
-// See nsa_config.h. Defaults are the publishers': blocks of 64, 16 of them, compressed rows of 32 tokens every 16, a window of
+// Defaults are the publishers': blocks of 64, 16 of them, compressed rows of 32 tokens every 16, a window of
 // 512.
 #include "checkpoint/nsa_config.h"
 

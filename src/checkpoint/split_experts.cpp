@@ -1,4 +1,3 @@
-// See split_experts.h.
 #include "checkpoint/split_experts.h"
 
 #include <fmt/ranges.h>

@@ -1,4 +1,3 @@
-// See bench_prompts.h.
 #include "cli/bench_prompts.h"
 
 #include <algorithm>

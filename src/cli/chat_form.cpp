@@ -1,4 +1,3 @@
-// See chat_form.h.
 #include "cli/chat_form.h"
 
 #include "text/excerpt.h"

@@ -1,4 +1,4 @@
-// See added_tokens.h. The contents are sorted, so that the tokens which begin with a given prefix are one range.
+// The contents are sorted, so that the tokens which begin with a given prefix are one range.
 #include "text/added_tokens.h"
 
 #include <algorithm>

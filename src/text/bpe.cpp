@@ -1,4 +1,4 @@
-// See bpe.h. Both hash tables are open-addressed over plain vectors: a vocabulary of 150,000 tokens loads in milliseconds, and a
+// Both hash tables are open-addressed over plain vectors: a vocabulary of 150,000 tokens loads in milliseconds, and a
 // look-up in the merge loop touches one cache line.
 #include "text/bpe.h"
 

@@ -1,4 +1,4 @@
-// See byte_alphabet.h. All characters of the alphabet lie below U+0144, so a spelling is one- and two-byte UTF-8 only.
+// All characters of the alphabet lie below U+0144, so a spelling is one- and two-byte UTF-8 only.
 #include "text/byte_alphabet.h"
 
 #include <array>

@@ -1,4 +1,3 @@
-// See chat_renderer.h.
 #include "text/chat_renderer.h"
 
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-// See chat_template.h. The language itself is in jinja/.
+// The language itself is in jinja/.
 #include "text/chat_template.h"
 
 #include "text/excerpt.h"

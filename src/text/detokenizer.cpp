@@ -1,4 +1,3 @@
-// See detokenizer.h.
 #include "text/detokenizer.h"
 
 #include "text/unicode.h"

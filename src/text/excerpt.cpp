@@ -1,4 +1,3 @@
-// See excerpt.h.
 #include "text/excerpt.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See grammar.h. The only file that knows xgrammar: its exceptions end here, and so do its warnings, each of which says that a
+// The only file that knows xgrammar: its exceptions end here, and so do its warnings, each of which says that a
 // constraint was left out.
 #include "text/grammar.h"
 

@@ -1,4 +1,4 @@
-// See grammar_check.h. The scan follows schemas only where a schema may stand: examples, defaults and enumerated values are data.
+// The scan follows schemas only where a schema may stand: examples, defaults and enumerated values are data.
 #include "text/grammar_check.h"
 
 #include <simdjson.h>

@@ -1,4 +1,4 @@
-// See grammar_language.h. A rule comes to an end if one of its alternatives consists of texts and of rules that do; the least
+// A rule comes to an end if one of its alternatives consists of texts and of rules that do; the least
 // such set is found by going over the rest until nothing changes (Hopcroft, Motwani & Ullman, ch. 7.1).
 #include "text/grammar_language.h"
 

@@ -1,4 +1,4 @@
-// See pre_tokenizer.h. The original patterns run on Oniguruma, where \s is exactly Unicode's White_Space; PCRE2's adds U+180E, so
+// The original patterns run on Oniguruma, where \s is exactly Unicode's White_Space; PCRE2's adds U+180E, so
 // our spelling of each pattern writes the class out. All else means the same in both.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "text/pre_tokenizer.h"

@@ -1,4 +1,4 @@
-// See stop_texts.h. One automaton for each stop text: a byte costs O(1) amortised, whatever repeats in text and stop texts.
+// One automaton for each stop text: a byte costs O(1) amortised, whatever repeats in text and stop texts.
 #include "text/stop_texts.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// See tokenizer.h. encode: added tokens are cut out, the rest goes through NFC and is searched for added tokens that are kept
+// encode: added tokens are cut out, the rest goes through NFC and is searched for added tokens that are kept
 // normalized, then words are cut and each word is merged.
 #include "text/tokenizer.h"
 

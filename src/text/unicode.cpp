@@ -1,4 +1,4 @@
-// See unicode.h. utf8proc holds the tables; the ordering of combining marks is ours, because utf8proc's is quadratic.
+// utf8proc holds the tables; the ordering of combining marks is ours, because utf8proc's is quadratic.
 #include "text/unicode.h"
 
 #include <utf8proc.h>

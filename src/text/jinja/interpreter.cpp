@@ -1,4 +1,4 @@
-// See interpreter.h: statements, scopes and limits. Expressions are in expressions.cpp, calls in calls.cpp.
+// Statements, scopes and limits. Expressions are in expressions.cpp, calls in calls.cpp.
 #include "text/jinja/interpreter.h"
 
 namespace hunch::jinja {

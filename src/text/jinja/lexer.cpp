@@ -1,4 +1,4 @@
-// See lexer.h. One pass: text up to the next tag, the tag's tokens, and what the tag's signs make of the white space around it.
+// One pass: text up to the next tag, the tag's tokens, and what the tag's signs make of the white space around it.
 #include "text/jinja/lexer.h"
 
 #include "base/failure.h"

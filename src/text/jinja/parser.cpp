@@ -1,4 +1,4 @@
-// See parser.h: statements.
+// Statements.
 #include "text/jinja/parser.h"
 
 #include <fmt/format.h>

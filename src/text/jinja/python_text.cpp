@@ -1,4 +1,3 @@
-// See python_text.h.
 #include "text/jinja/python_text.h"
 
 #include <utf8proc.h>

@@ -1,4 +1,3 @@
-// See text.h.
 #include "text/jinja/text.h"
 
 namespace hunch::jinja {

@@ -1,4 +1,3 @@
-// See value.h.
 #include "text/jinja/value.h"
 
 #include <utf8proc.h>
