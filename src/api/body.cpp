@@ -52,12 +52,6 @@ Status read_max_tokens(const Field& v, BodyReader& in) {
   return {};
 }
 
-// The window of penalties; see settle().
-Status read_repeat_last_n(const Field& v, BodyReader&) {
-  HUNCH_OK(whole_value(v, {-1, kMostTokens}));
-  return {};
-}
-
 // A number of alternatives (completions), or whether there are any (chat; top_logprobs then says how many).
 Status read_logprobs(const Field& v, BodyReader& in) {
   int& logprobs = in.out.request.sampling.logprobs;
@@ -131,24 +125,12 @@ Status read_request_id(const Field& v, BodyReader& in) {
   return {};
 }
 
-Status read_best_of(const Field& v, BodyReader&) {
-  HUNCH_TRY(const int64_t best_of, whole_value(v, {1, kAny}));
-  (void)best_of;  // compared with n once that is known
-  return {};
-}
-
-Status read_slot(const Field& v, BodyReader&) {
-  HUNCH_TRY(const int64_t slot, whole_value(v, {-1, kMostId}));
-  (void)slot;  // requests are placed by their prefixes here
-  return {};
-}
-
+constexpr unsigned kBatch = 1, kText = 2, kChat = 4, kHttp = kText | kChat, kAll = 7;
 struct Key {
   std::string_view name;
   KeyReader* read;
-  unsigned kinds;
+  unsigned kinds = kAll;
 };
-constexpr unsigned kBatch = 1, kText = 2, kChat = 4, kHttp = kText | kChat, kAll = 7;
 constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch : kind == BodyKind::Chat ? kChat : kText; }
 
 // Readers of the common kinds, made from where the value goes.
@@ -161,6 +143,12 @@ constexpr unsigned bit(BodyKind kind) { return kind == BodyKind::Batch ? kBatch 
 #define HUNCH_NUMBER(target, ...) HUNCH_VALUE(number_value, request.sampling.target, Range{__VA_ARGS__})
 #define HUNCH_WHOLE(target, ...) HUNCH_VALUE(whole_value, target, Range{__VA_ARGS__})
 #define HUNCH_TRUTH(target) HUNCH_VALUE(truth_value, target)
+// A whole number that goes nowhere.
+#define HUNCH_CHECKED(...) \
+  [](const Field& v, BodyReader&) -> Status { \
+    HUNCH_OK(whole_value(v, {__VA_ARGS__})); \
+    return {}; \
+  }
 Status ignore(const Field&, BodyReader&) { return {}; }
 Status refuse(const Field& v, BodyReader&) {
   bool on = true;
@@ -187,52 +175,52 @@ const Key kKeys[] = {
     {"prompt", elsewhere, kChat},
     {"messages", read_messages, kBatch | kChat},
     {"messages", elsewhere, kText},
-    {"model", HUNCH_VALUE(text_value, model), kAll},
-    {"max_tokens", read_max_tokens, kAll},
+    {"model", HUNCH_VALUE(text_value, model)},
+    {"max_tokens", read_max_tokens},
     {"n_predict", read_max_tokens, kHttp},
-    {"max_completion_tokens", read_max_tokens, kAll},
-    {"temperature", read_temperature, kAll},
-    {"top_p", HUNCH_NUMBER(top_p, 0, 1, true), kAll},
-    {"top_k", read_top_k, kAll},
-    {"min_p", HUNCH_NUMBER(min_p, 0, 1), kAll},
-    {"seed", read_seed, kAll},
-    {"n", HUNCH_WHOLE(samples, 1, kMaxSamples), kAll},
-    {"best_of", read_best_of, kHttp},
-    {"stop", read_stop, kAll},
-    {"stop_token_ids", HUNCH_VALUE(ids_value, request.stop_ids, kMaxIdList), kAll},
-    {"ignore_eos", HUNCH_TRUTH(request.ignore_eos), kAll},
-    {"min_tokens", HUNCH_WHOLE(request.sampling.min_tokens, 0, kMostTokens), kAll},
-    {"logprobs", read_logprobs, kAll},
+    {"max_completion_tokens", read_max_tokens},
+    {"temperature", read_temperature},
+    {"top_p", HUNCH_NUMBER(top_p, 0, 1, true)},
+    {"top_k", read_top_k},
+    {"min_p", HUNCH_NUMBER(min_p, 0, 1)},
+    {"seed", read_seed},
+    {"n", HUNCH_WHOLE(samples, 1, kMaxSamples)},
+    {"best_of", HUNCH_CHECKED(1, kAny), kHttp},  // compared with n once that is known
+    {"stop", read_stop},
+    {"stop_token_ids", HUNCH_VALUE(ids_value, request.stop_ids, kMaxIdList)},
+    {"ignore_eos", HUNCH_TRUTH(request.ignore_eos)},
+    {"min_tokens", HUNCH_WHOLE(request.sampling.min_tokens, 0, kMostTokens)},
+    {"logprobs", read_logprobs},
     {"n_probs", read_logprobs, kHttp},
-    {"top_logprobs", HUNCH_WHOLE(request.sampling.logprobs, 0, kMaxLogprobs), kAll},
-    {"prompt_logprobs", HUNCH_WHOLE(request.sampling.prompt_logprobs, 0, kMaxLogprobs), kAll},
-    {"presence_penalty", HUNCH_NUMBER(presence_penalty, -2, 2), kAll},
-    {"frequency_penalty", HUNCH_NUMBER(frequency_penalty, -2, 2), kAll},
-    {"repetition_penalty", HUNCH_NUMBER(repetition_penalty, 0.01, 100), kAll},
+    {"top_logprobs", HUNCH_WHOLE(request.sampling.logprobs, 0, kMaxLogprobs)},
+    {"prompt_logprobs", HUNCH_WHOLE(request.sampling.prompt_logprobs, 0, kMaxLogprobs)},
+    {"presence_penalty", HUNCH_NUMBER(presence_penalty, -2, 2)},
+    {"frequency_penalty", HUNCH_NUMBER(frequency_penalty, -2, 2)},
+    {"repetition_penalty", HUNCH_NUMBER(repetition_penalty, 0.01, 100)},
     {"repeat_penalty", HUNCH_NUMBER(repetition_penalty, 0.01, 100), kHttp},
-    {"repeat_last_n", read_repeat_last_n, kHttp},
-    {"logit_bias", read_logit_bias, kAll},
-    {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList), kAll},
-    {"allowed_token_ids", read_allowed_ids, kAll},
-    {"priority", HUNCH_WHOLE(request.priority, -kMostPriority, kMostPriority), kAll},
-    {"cache_prompt", HUNCH_TRUTH(request.cache_prompt), kAll},
-    {"cache_salt", read_salt, kAll},
-    {"skip_special_tokens", HUNCH_TRUTH(request.skip_special_tokens), kAll},
-    {"add_special_tokens", HUNCH_TRUTH(add_special_tokens), kAll},
+    {"repeat_last_n", HUNCH_CHECKED(-1, kMostTokens), kHttp},  // the window of penalties; see settle()
+    {"logit_bias", read_logit_bias},
+    {"bad_words", HUNCH_VALUE(texts_value, bad_words, kMaxIdList)},
+    {"allowed_token_ids", read_allowed_ids},
+    {"priority", HUNCH_WHOLE(request.priority, -kMostPriority, kMostPriority)},
+    {"cache_prompt", HUNCH_TRUTH(request.cache_prompt)},
+    {"cache_salt", read_salt},
+    {"skip_special_tokens", HUNCH_TRUTH(request.skip_special_tokens)},
+    {"add_special_tokens", HUNCH_TRUTH(add_special_tokens)},
     {"truncate_prompt_tokens", HUNCH_WHOLE(truncate_prompt, 1, kMostId), kHttp},
     {"truncate_prompt_tokens", refuse, kBatch},
     {"echo", HUNCH_TRUTH(echo), kBatch | kText},
     {"echo", refuse, kChat},
     {"include_stop_str_in_output", HUNCH_TRUTH(include_stop), kHttp},
     {"include_stop_str_in_output", refuse, kBatch},
-    {"speculative_config", read_speculative_config, kAll},
-    {"lossless", read_lossless, kAll},
-    {"response_format", read_response_format, kAll},
-    {"structured_outputs", read_structured_outputs, kAll},
-    {"guided_json", read_guided, kAll},
-    {"guided_regex", read_guided, kAll},
-    {"guided_choice", read_guided, kAll},
-    {"guided_grammar", read_guided, kAll},
+    {"speculative_config", read_speculative_config},
+    {"lossless", read_lossless},
+    {"response_format", read_response_format},
+    {"structured_outputs", read_structured_outputs},
+    {"guided_json", read_guided},
+    {"guided_regex", read_guided},
+    {"guided_choice", read_guided},
+    {"guided_grammar", read_guided},
     {"json_schema", read_guided, kHttp},
     {"grammar", read_guided, kHttp},
     {"stream", HUNCH_TRUTH(stream), kHttp},
@@ -243,7 +231,7 @@ const Key kKeys[] = {
     {"return_token_sources", HUNCH_TRUTH(return_token_sources), kHttp},
     {"return_tokens_as_token_ids", HUNCH_TRUTH(tokens_as_ids), kHttp},
     {"request_id", read_request_id, kHttp},
-    {"id_slot", read_slot, kHttp},
+    {"id_slot", HUNCH_CHECKED(-1, kMostId), kHttp},  // requests are placed by their prefixes here
     {"timeout", HUNCH_VALUE(number_value, timeout_seconds, Range{0, kMostSeconds, true}), kHttp},
     {"tools", read_tools, kChat},
     {"tool_choice", read_tool_choice, kChat},
@@ -254,24 +242,24 @@ const Key kKeys[] = {
     {"chat_template", HUNCH_VALUE(text_value, chat_template), kChat},  // taken only where clients are trusted with it
     {"add_generation_prompt", HUNCH_TRUTH(add_generation_prompt), kChat},
     // For servers and their accounts: nothing here depends on them.
-    {"user", ignore, kAll},
-    {"metadata", ignore, kAll},
-    {"store", ignore, kAll},
-    {"service_tier", ignore, kAll},
+    {"user", ignore},
+    {"metadata", ignore},
+    {"store", ignore},
+    {"service_tier", ignore},
     {"return_progress", ignore, kHttp},
     {"spaces_between_special_tokens", ignore, kHttp},
     {"guided_decoding_backend", ignore, kHttp},
-    {"guided_whitespace_pattern", refuse, kAll},
+    {"guided_whitespace_pattern", refuse},
     // Known elsewhere, and not here.
-    {"suffix", refuse_suffix, kAll},
-    {"mirostat", refuse_sampler, kAll},
-    {"dry_multiplier", refuse_sampler, kAll},
-    {"xtc_probability", refuse_sampler, kAll},
-    {"dynatemp_range", refuse_sampler, kAll},
-    {"typical_p", refuse_sampler, kAll},
-    {"top_n_sigma", refuse_sampler, kAll},
-    {"use_beam_search", refuse, kAll},
-    {"functions", refuse, kAll},
+    {"suffix", refuse_suffix},
+    {"mirostat", refuse_sampler},
+    {"dry_multiplier", refuse_sampler},
+    {"xtc_probability", refuse_sampler},
+    {"dynatemp_range", refuse_sampler},
+    {"typical_p", refuse_sampler},
+    {"top_n_sigma", refuse_sampler},
+    {"use_beam_search", refuse},
+    {"functions", refuse},
     {"function_call", refuse, kHttp},
     {"prompt_embeds", refuse, kHttp},
     {"continue_final_message", refuse, kChat},
@@ -286,6 +274,7 @@ const Key kKeys[] = {
 #undef HUNCH_WHOLE
 #undef HUNCH_TRUTH
 #undef HUNCH_VALUE
+#undef HUNCH_CHECKED
 
 const Key* find_key(std::string_view name, BodyKind kind) {
   const auto at = std::ranges::find_if(kKeys, [&](const Key& key) { return key.name == name && (key.kinds & bit(kind)); });
@@ -323,23 +312,23 @@ Status settle(const object& fields, BodyReader& in) {
       // 0 others of no tokens asks for nothing; SDKs send it.
       if (number("top_logprobs") > 0 || in.kind == BodyKind::Batch)
         return blame("top_logprobs", "\"top_logprobs\" needs \"logprobs\": true");
-      out.request.sampling.logprobs = -1;
+      sampling.logprobs = -1;
     } else {
-      out.request.sampling.logprobs = std::max(int(number("top_logprobs")), int(number("logprobs")));
+      sampling.logprobs = std::max(int(number("top_logprobs")), int(number("logprobs")));
     }
   }
   if (const double best_of = number("best_of"); best_of >= 0 && best_of != out.samples)
     return blame("best_of", "\"best_of\" must equal \"n\": samples are not ranked here");
   const bool limited = out.limited || number("max_tokens") > 0 || number("max_completion_tokens") > 0;
-  if (limited && out.request.sampling.min_tokens > out.request.max_tokens)
+  if (limited && sampling.min_tokens > out.request.max_tokens)
     return blame("min_tokens",
-        fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", out.request.sampling.min_tokens,
+        fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", sampling.min_tokens,
             out.request.max_tokens));
   if (!out.stream && fields["stream_options"].is_object())
     return blame("stream_options", "\"stream_options\" needs \"stream\": true");
-  if (out.stream && out.request.sampling.prompt_logprobs >= 0)
+  if (out.stream && sampling.prompt_logprobs >= 0)
     return blame("prompt_logprobs", "\"prompt_logprobs\" come in one piece: set \"stream\" to false");
-  if (out.stream && out.echo && out.request.sampling.logprobs >= 0)
+  if (out.stream && out.echo && sampling.logprobs >= 0)
     return blame("echo", "\"echo\" with \"logprobs\" comes in one piece: set \"stream\" to false");
   const size_t prompts = std::max<size_t>(1, out.prompts.size());
   if (prompts * size_t(out.samples) > size_t(kMaxChoices))

@@ -19,7 +19,7 @@ const std::string kFirst = "model-00001-of-00002.safetensors", kSecond = "model-
 class CheckpointTest : public test::FolderTest {
  protected:
   void put_config(const char* family) { put("config.json", tiny::config(family).dump()); }
-  void put_weights(const std::vector<NamedShape>& tensors) { put("model.safetensors", safetensors(tensors)); }
+  void put_weights(const Tensors& tensors) { put("model.safetensors", safetensors(tensors)); }
   void put_folder(const char* family) { put_config(family), put_weights(folder_tensors(family)); }
   // The first `cut` tensors in one shard, the rest in another.
   json put_shards(size_t cut) {

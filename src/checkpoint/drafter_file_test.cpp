@@ -21,7 +21,7 @@ class DrafterFileTest : public test::FolderTest {
     put("model.safetensors", drafter_safetensors(eagle3_tensors()));
   }
   void put_config(const json& config) { put("config.json", config.dump()); }
-  void put_weights(const std::vector<NamedShape>& tensors, const std::string& name = "model") {
+  void put_weights(const Tensors& tensors, const std::string& name = "model") {
     put(name + ".safetensors", safetensors(tensors));
   }
   static std::unique_ptr<DrafterFile> open(const std::string& path) { return test::good(DrafterFile::open(path)); }
@@ -93,7 +93,7 @@ TEST_F(DrafterFileTest, AModuleInsideATargetIsKeptAlone) {
 }
 
 TEST_F(DrafterFileTest, TheMethodIsDetectedAsPublishersWriteIt) {
-  const auto detected = [&](const json& config, const std::vector<NamedShape>& tensors = {{"x.weight", {2, 2}}}) {
+  const auto detected = [&](const json& config, const Tensors& tensors = {{"x.weight", {2, 2}}}) {
     put_config(config);
     put_weights(tensors);
     const auto opened = DrafterFile::open(folder_);

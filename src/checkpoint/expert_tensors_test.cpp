@@ -11,7 +11,6 @@ namespace {
 using namespace test;
 using namespace tiny;
 using enum DType;
-using Tensors = std::vector<NamedShape>;
 
 Tensors all() { return folder_tensors("qwen3_moe"); }
 const Json kConfig = config("qwen3_moe");
@@ -59,8 +58,8 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
   const auto gate_up = values(kExperts * both, uint32_t(tensors.size() - 1));
   const auto down = values(kExperts * one, uint32_t(tensors.size()));
   for (size_t e = 0; e < kExperts; ++e) {
-    const auto part = [&](const std::vector<float>& from, size_t at) {
-      return std::vector<float>(from.begin() + at, from.begin() + (at + one));
+    const auto part = [&](const Floats& from, size_t at) {
+      return Floats(from.begin() + at, from.begin() + (at + one));
     };
     const auto stored = [&](const char* name) {
       return values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));

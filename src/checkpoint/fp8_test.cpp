@@ -44,7 +44,7 @@ class Fp8Folder : public testing::Test {
       Part scale{name.substr(0, name.size() - 6) + suffix, scale_dtype, {}, {}};
       if (kind == Rows) scale.shape = {shape[0], 1};
       if (kind == Blocks) scale.shape = {rows, columns};
-      std::vector<float> scales;
+      Floats scales;
       for (size_t i = 0; i < elements(scale.shape); ++i) scales.push_back(std::ldexp(float(i % 50 + 1), -6));
       scale.data = encoded(scale_dtype == "F32" ? DType::F32 : DType::BF16, scales);
       parts.push_back(scale);
@@ -96,7 +96,7 @@ TEST_F(Fp8Folder, DecodesEverySpellingOfItsScales) {
     EXPECT_EQ(tensor->dtype, DType::F8_E4M3);
     const Part& codes = part("model.layers.1.mlp.down_proj.weight");
     for (const int64_t row : {int64_t(0), int64_t(127), int64_t(128), kHidden - 1}) {
-      std::vector<float> out(kFfn);
+      Floats out(kFfn);
       dequantise_row(*tensor, row, out.data());
       for (int64_t i = 0; i < kFfn; ++i) {
         const int64_t index = spelling.kind == Rows ? row : spelling.kind == Blocks ? row / 128 * 2 + i / 128 : 0;

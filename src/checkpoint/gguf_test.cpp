@@ -337,7 +337,7 @@ TEST(Gguf, ReadsLlama3RopeFactorsFromTheirTensor) {
   Bytes file = negative;
   poke(file, (after(file, "output_norm.weight") + 24 + 31) / 32 * 32, 1.0f, 1.0f, 2.0f, 8.0f);
   const auto c = open(file);
-  EXPECT_EQ(c->shape().rope_factors, (std::vector<float>{1, 1, 2, 8}));
+  EXPECT_EQ(c->shape().rope_factors, (Floats{1, 1, 2, 8}));
 }
 
 }

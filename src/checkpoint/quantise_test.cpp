@@ -24,9 +24,9 @@ Bytes from_hex(const std::string& hex) {
   return out;
 }
 
-double relative_rms(const std::vector<float>& x, DType dtype) {
+double relative_rms(const Floats& x, DType dtype) {
   const Bytes packed = encoded(dtype, x);
-  std::vector<float> back(x.size());
+  Floats back(x.size());
   dequantise_row(dtype, packed.data(), back.data(), std::ssize(x));
   double off = 0, all = 0;
   for (size_t i = 0; i < x.size(); ++i) off += std::pow(double(back[i]) - x[i], 2), all += std::pow(double(x[i]), 2);
@@ -36,7 +36,7 @@ double relative_rms(const std::vector<float>& x, DType dtype) {
 struct Recorded {
   DType dtype;
   Bytes blocks;
-  std::vector<float> values;
+  Floats values;
 };
 std::vector<Recorded> recorded(const char* which) {
   const auto all = nlohmann::json::parse(std::ifstream(HUNCH_ROOT "/models/golden/blocks.json"));
@@ -54,7 +54,7 @@ TEST(Quantise, DecodesEveryBlockTypeToTheRecordedBits) {
   const auto all = recorded("decode");
   EXPECT_EQ(all.size(), 5u);
   for (const auto& [dtype, blocks, expected] : all) {
-    std::vector<float> values(expected.size());
+    Floats values(expected.size());
     dequantise_row(dtype, blocks.data(), values.data(), std::ssize(values));
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), 4 * expected.size()), 0) << dtype_info(dtype).name;
   }
@@ -74,8 +74,8 @@ TEST(Quantise, Q4KLosesLessThanQ40OnTheSameRow) {
 }
 
 TEST(Quantise, Q4KKeepsRowsThatItCanRepresent) {
-  EXPECT_LT(relative_rms(std::vector<float>(256, -1.f), Q4_K), 1e-3);
-  std::vector<float> ramp(256);
+  EXPECT_LT(relative_rms(Floats(256, -1.f), Q4_K), 1e-3);
+  Floats ramp(256);
   for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = float(i % 16) - 4;
   EXPECT_LT(relative_rms(ramp, Q4_K), 2e-3);
 }
@@ -95,7 +95,7 @@ TEST(Quantise, Fp8CodesAreTheirDefinition) {
 }
 
 TEST(Quantise, Fp8IsTheNearestCodeWithTiesToTheEvenOne) {
-  const auto codes = [](const std::vector<float>& x) {
+  const auto codes = [](const Floats& x) {
     std::vector<int> out;
     for (const std::byte code : encoded(F8_E4M3, x)) out.push_back(int(code));
     return out;
@@ -132,7 +132,7 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
   const float row[] = {6, -6, 0.2f, 0.3f, 0.74f, 0.76f, 2.4f, 2.6f, 3.4f, 3.6f, 4.9f, 5.1f, -0.3f, 0, 1.24f, 1.26f};
   const float want[] = {6, -6, 0, 0.5f, 0.5f, 1, 2, 3, 3, 4, 4, 6, -0.5f, 0, 1, 1.5f};
   for (const float unit : {1.0f, 0x1p-20f, 0x1p30f}) {
-    std::vector<float> x(32), back(32);
+    Floats x(32), back(32);
     for (size_t i = 0; i < 32; ++i) x[i] = unit * row[i % 16];
     dequantise_row(MXFP4, encoded(MXFP4, x).data(), back.data(), 32);
     for (size_t i = 0; i < 32; ++i) EXPECT_EQ(back[i], unit * want[i % 16]) << unit << " " << i;
@@ -140,7 +140,7 @@ TEST(Quantise, Mxfp4TakesTheNearestCodeAndAGreatestOf4To8Units) {
 }
 
 TEST(Quantise, NamesTheFirstWeightThatIsNoNumber) {
-  std::vector<float> values = tiny::values(96, 5);
+  Floats values = tiny::values(96, 5);
   Tensor tensor{.name = "a", .dtype = F32, .shape = {2, 3, 16}, .data = reinterpret_cast<const std::byte*>(values.data())};
   EXPECT_TRUE(check_values(tensor).ok());
   values[95] = -INFINITY;

@@ -28,7 +28,7 @@ inline ModelShape shape_of(const Json& config) { return good(described(config)).
 inline Result<std::unique_ptr<Checkpoint>> opened(const tiny::Bytes& file, const Json& config) {
   return open_safetensors_bytes(file, {.config = config.dump()}, "m");
 }
-inline std::string open_error(const std::vector<tiny::NamedShape>& tensors, const Json& config) {
+inline std::string open_error(const tiny::Tensors& tensors, const Json& config) {
   return error_of(opened(tiny::safetensors(tensors), config));
 }
 

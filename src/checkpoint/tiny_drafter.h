@@ -20,8 +20,8 @@ inline nlohmann::json eagle3_config() {
   return out;
 }
 
-inline std::vector<NamedShape> eagle3_tensors() {
-  std::vector<NamedShape> out{{"fc.weight", {kHidden, 3 * kHidden}}};
+inline Tensors eagle3_tensors() {
+  Tensors out{{"fc.weight", {kHidden, 3 * kHidden}}};
   const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("midlayer.{}.weight", name), shape}); };
   for (const char* name : {"input_layernorm", "hidden_norm"}) add(name, {kHidden});
   add("self_attn.q_proj", {kQueryDim, 2 * kHidden});
@@ -48,7 +48,7 @@ inline std::vector<uint8_t> t2d() {
 }
 
 // As safetensors(tensors), with d2t as I64 and t2d as BOOL.
-inline Bytes drafter_safetensors(const std::vector<NamedShape>& tensors) {
+inline Bytes drafter_safetensors(const Tensors& tensors) {
   std::vector<Stored> out;
   for (const auto& [name, shape] : tensors) {
     if (name == "d2t") out.push_back({name, "I64", shape, bytes_of(d2t())});

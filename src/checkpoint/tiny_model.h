@@ -15,11 +15,13 @@ inline constexpr int kQRank = 12, kKvRank = 16, kNope = 8, kRope = 4;      // of
 
 using Bytes = std::vector<std::byte>;
 using Shape = std::vector<int64_t>;
+using Floats = std::vector<float>;
 
 struct NamedShape {
   std::string name;
   Shape shape;
 };
+using Tensors = std::vector<NamedShape>;
 
 inline nlohmann::json config(const std::string& family) {
   nlohmann::json out{{"model_type", family}, {"vocab_size", kVocab}, {"hidden_size", kHidden}, {"intermediate_size", kFfn},
@@ -44,8 +46,8 @@ inline nlohmann::json config(const std::string& family) {
 }
 
 // Hugging Face's tensors of a family.
-inline std::vector<NamedShape> folder_tensors(const std::string& family) {
-  std::vector<NamedShape> out{{"model.embed_tokens.weight", {kVocab, kHidden}}};
+inline Tensors folder_tensors(const std::string& family) {
+  Tensors out{{"model.embed_tokens.weight", {kVocab, kHidden}}};
   const bool deepseek = family.starts_with("deepseek");
   for (int layer = 0; layer < kLayers; ++layer) {
     const auto named = [&](const std::string& name, Shape shape) {
@@ -96,12 +98,12 @@ inline std::vector<NamedShape> folder_tensors(const std::string& family) {
 }
 
 // Without those whose names hold `part`.
-inline std::vector<NamedShape> without(std::vector<NamedShape> tensors, std::string_view part) {
+inline Tensors without(Tensors tensors, std::string_view part) {
   std::erase_if(tensors, [&](const NamedShape& t) { return t.name.find(part) != t.name.npos; });
   return tensors;
 }
 
-inline std::vector<NamedShape> reshaped(std::vector<NamedShape> tensors, std::string_view name, const Shape& shape) {
+inline Tensors reshaped(Tensors tensors, std::string_view name, const Shape& shape) {
   std::ranges::find(tensors, name, &NamedShape::name)->shape = shape;
   return tensors;
 }
@@ -113,21 +115,21 @@ inline size_t elements(const Shape& shape) {
 }
 
 // Values in [-1, 1) that differ from tensor to tensor.
-inline std::vector<float> values(size_t count, uint32_t seed) {
-  std::vector<float> out(count);
+inline Floats values(size_t count, uint32_t seed) {
+  Floats out(count);
   for (float& value : out) seed = seed * 1664525u + 1013904223u, value = float(int32_t(seed)) * 0x1p-31f;
   return out;
 }
 
-inline Bytes encoded(DType dtype, const std::vector<float>& values) {
+inline Bytes encoded(DType dtype, const Floats& values) {
   Bytes out(dtype_bytes(dtype, values.size()));
   quantise_row(dtype, values.data(), out.data(), std::ssize(values));
   return out;
 }
 
 // What a tensor of a file holds.
-inline std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> out(elements(tensor.shape));
+inline Floats values_of(const Tensor& tensor) {
+  Floats out(elements(tensor.shape));
   dequantise_row(tensor.dtype, tensor.data, out.data(), std::ssize(out));
   return out;
 }
@@ -168,7 +170,7 @@ inline Bytes file_of(const std::vector<Stored>& tensors) {
 }
 
 // F32 file of these tensors, filled with values(count, seed = index + 1).
-inline Bytes safetensors(const std::vector<NamedShape>& tensors) {
+inline Bytes safetensors(const Tensors& tensors) {
   std::vector<Stored> out;
   for (const auto& [name, shape] : tensors)
     out.push_back({name, "F32", shape, bytes_of(values(elements(shape), uint32_t(out.size() + 1)))});
@@ -224,8 +226,8 @@ inline void add_vocabulary(GgufWriter& out, int tokens = kVocab) {
 }
 
 // GGUF's tensors of a tied qwen3.
-inline std::vector<NamedShape> gguf_tensors() {
-  std::vector<NamedShape> out{{"token_embd.weight", {kVocab, kHidden}}};
+inline Tensors gguf_tensors() {
+  Tensors out{{"token_embd.weight", {kVocab, kHidden}}};
   for (int layer = 0; layer < kLayers; ++layer) {
     const auto add = [&](const char* name, Shape shape) { out.push_back({fmt::format("blk.{}.{}.weight", layer, name), shape}); };
     add("attn_norm", {kHidden});
@@ -242,7 +244,7 @@ inline std::vector<NamedShape> gguf_tensors() {
 }
 
 // Matrices in `dtype`, vectors in f32.
-inline Bytes finish_gguf(GgufWriter& out, const std::vector<NamedShape>& tensors, DType dtype = DType::Q8_0) {
+inline Bytes finish_gguf(GgufWriter& out, const Tensors& tensors, DType dtype = DType::Q8_0) {
   Bytes data;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DType type = tensors[i].shape.size() > 1 ? dtype : DType::F32;

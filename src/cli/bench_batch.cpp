@@ -81,7 +81,7 @@ class BatchBench {
   // All of one length, which takes the place of -p; each prefilled, so that what is timed finds its entries, a drafter's too.
   Status read_file_of_prompts() {
     HUNCH_TRY(auto all, read_prompts(engine_.tokenizer(), *flags_.prompt_file, flags_.contexts));
-    const int64_t gen = *std::ranges::max_element(flags_.gens);
+    const int64_t gen = std::ranges::max(flags_.gens);
     dealt_ = dealt(std::move(all), 0, engine_.context_len() - gen - kSlack);
     length_ = std::ssize(dealt_[0].ids);
     for (int64_t i = 0; i < std::ssize(dealt_) && !interrupts_.stopped(); ++i) HUNCH_OK(level(length_, 2, 1, speculation_, 1, i));
@@ -100,7 +100,7 @@ class BatchBench {
     }
     const int64_t size = std::ssize(text_);
     if (size < length) return usage_error("{} holds {} tokens, -p asks for {}", *flags_.text_file, size, length);
-    const int64_t most = *std::ranges::max_element(flags_.parallel);
+    const int64_t most = std::ranges::max(flags_.parallel);
     const int64_t start = own * (size - length) / std::max<int64_t>(1, most - 1);
     std::copy_n(text_.begin() + std::min(start, size - length), length, out.begin());
     return out;
@@ -150,7 +150,7 @@ class BatchBench {
       out.decode_ms = std::max(out.decode_ms, g.milliseconds.first_to_last_token);
       add_counts(g, out.sums);
     }
-    out.prompt_ms = out.first_ms.empty() ? 0 : *std::ranges::max_element(out.first_ms);
+    out.prompt_ms = out.first_ms.empty() ? 0 : std::ranges::max(out.first_ms);
     return out;
   }
 
@@ -265,8 +265,8 @@ Result<int> bench_batch_command(Arguments arguments) {
     note("prompts are made up: acceptance, and with it the speed-up, says nothing about texts; name one with -f");
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   // Room for all requests at once: what is measured is sharing of passes, not preemption (--kv-memory measures that).
-  const int64_t most = *std::ranges::max_element(flags.parallel);
-  const int64_t length = *std::ranges::max_element(flags.prompts) + *std::ranges::max_element(flags.gens) + kSlack;
+  const int64_t most = std::ranges::max(flags.parallel);
+  const int64_t length = std::ranges::max(flags.prompts) + std::ranges::max(flags.gens) + kSlack;
   options.max_num_seqs = int(most);
   if (options.context_len == 0 && !flags.prompt_file) options.context_len = length;  // a file's prompts: the model's own
   ProgressLine progress;

@@ -77,7 +77,7 @@ Result<BenchTable> bench_verify(Engine& engine, const BenchFlags& flags, const S
       "a tree: its guesses and the pending token"};
   const auto depths = fitting(engine, flags.depths, most);
   if (depths.empty()) return table;
-  const int64_t depth = *std::ranges::max_element(depths);
+  const int64_t depth = std::ranges::max(depths);
   HUNCH_TRY(const auto bench, bench_at(engine, depth, speculation, std::max(1, most - 1)));
   const PassCost plain = bench->plain(int(flags.repeats));
   const auto row = [&](int rows, const char* kind, const PassCost& c) {

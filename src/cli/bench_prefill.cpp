@@ -103,10 +103,10 @@ Result<int> bench_prefill_command(Arguments arguments) {
   add_model_flags(set, flags.model);
   if (const auto ended = parsed(set, arguments)) return *ended;
   HUNCH_TRY(auto options, engine_options(flags.model));
-  const int64_t length = *std::ranges::max_element(flags.prompts);
+  const int64_t length = std::ranges::max(flags.prompts);
   options.context_len = (length + 63) / 64 * 64;
   options.max_num_seqs = 1;
-  options.chunk_len = int(std::min(length, *std::ranges::max_element(flags.chunks)));
+  options.chunk_len = int(std::min(length, std::ranges::max(flags.chunks)));
   ProgressLine progress;
   HUNCH_TRY(auto engine, load_engine(options, progress));
   HUNCH_TRY(auto table, measure(*engine, flags));

@@ -135,7 +135,7 @@ std::string markdown(const std::vector<ordered_json>& rows) {
 Result<std::vector<ordered_json>> measure(Engine& engine, const RoundFlags& flags, const std::vector<Guesser>& all) {
   EngineParts& parts = engine.parts();
   const double ceiling = read_ceiling(*parts.backend);
-  const int64_t most = *std::ranges::max_element(flags.gammas);
+  const int64_t most = std::ranges::max(flags.gammas);
   Request request = request_of(flags.sampling, {});
   std::vector<ordered_json> rows;
   for (const int64_t depth : flags.depths)
@@ -195,9 +195,9 @@ Result<int> bench_rounds_command(Arguments arguments) {
   HUNCH_TRY(auto all, guessers(flags, speculation));
   HUNCH_TRY(auto options, engine_options(flags.model, &flags.speculation));
   // Pages for the largest case, and no more.
-  const int64_t batch = *std::ranges::max_element(flags.batches);
-  const int64_t depth = *std::ranges::max_element(flags.depths);
-  const int64_t gamma = *std::ranges::max_element(flags.gammas);
+  const int64_t batch = std::ranges::max(flags.batches);
+  const int64_t depth = std::ranges::max(flags.depths);
+  const int64_t gamma = std::ranges::max(flags.gammas);
   int64_t nodes = gamma, growth = 0;
   for (const Guesser& guesser : all) {
     nodes = std::max(nodes, gamma + guesser.options.tree_tokens);

@@ -16,13 +16,13 @@ using nlohmann::json;
 
 class DrafterInfoTest : public test::FolderTest {
  protected:
-  Result<DrafterInfo> described(const json& config, const std::vector<NamedShape>& tensors = eagle3_tensors()) {
+  Result<DrafterInfo> described(const json& config, const Tensors& tensors = eagle3_tensors()) {
     put("config.json", config.dump());
     put("model.safetensors", drafter_safetensors(tensors));
     HUNCH_TRY(const auto file, DrafterFile::open(folder_));
     return describe_drafter(*file);
   }
-  DrafterInfo shape_of(const json& config, const std::vector<NamedShape>& tensors = eagle3_tensors()) {
+  DrafterInfo shape_of(const json& config, const Tensors& tensors = eagle3_tensors()) {
     return test::good(described(config, tensors));
   }
   void expect_error(const json& config, std::string_view words) { test::expect_error(described(config), words); }

@@ -14,7 +14,7 @@ using Logits = std::vector<std::vector<float>>;  // log-probabilities of the sco
 
 void log_softmax(View<const float, 1> logits, std::vector<float>& out) {
   out.assign(logits.data, logits.data + logits.extent[0]);
-  const float most = *std::ranges::max_element(out);
+  const float most = std::ranges::max(out);
   double sum = 0;
   for (const float x : out) sum += std::exp(double(x) - double(most));
   const float lse = most + float(std::log(sum));

@@ -25,6 +25,9 @@ static_assert(std::size(kStepTokens) + 1 == std::tuple_size_v<decltype(EngineSta
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
 
+// What Prometheus' naming says of a family that is no histogram.
+std::string_view type_of(std::string_view name) { return name.ends_with("_total") ? "counter" : "gauge"; }
+
 int64_t resident_bytes() {
   int64_t size = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> size >> resident;
@@ -126,8 +129,8 @@ std::string Metrics::text(const std::vector<EngineNow>& engines, const ServerNow
 }
 
 void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engines) const {
-  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
-    out.family(name, type, help);
+  const auto each = [&](std::string_view name, std::string_view help, auto value) {
+    out.family(name, type_of(name), help);
     for (size_t i = 0; i < models_.size(); ++i) {
       const auto number = [&](const EngineNow& e) {
         if constexpr (std::is_member_pointer_v<decltype(value)>) return double(e.stats.*value);
@@ -136,37 +139,37 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
       out.value({{"model_name", models_[i].name}, {"engine", "0"}}, number(engines[i]));
     }
   };
-  each("vllm:num_requests_running", "gauge", "Requests that have a seat.", &EngineStats::running);
-  each("vllm:num_requests_waiting", "gauge", "Requests that wait for a seat.", &EngineStats::waiting);
-  each("vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use by requests (1: all).", [](auto& e) {
+  each("vllm:num_requests_running", "Requests that have a seat.", &EngineStats::running);
+  each("vllm:num_requests_waiting", "Requests that wait for a seat.", &EngineStats::waiting);
+  each("vllm:kv_cache_usage_perc", "Share of KV pages in use by requests (1: all).", [](auto& e) {
     const EngineStats& s = e.stats;
     return s.kv_pages_total ? double(s.kv_pages_used) / s.kv_pages_total : 0.0;
   });
-  each("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", &EngineStats::prefix_tokens_asked);
-  each("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found.", &EngineStats::prefix_tokens_hit);
-  each("vllm:num_preemptions_total", "counter", "Requests that lost their pages for a while.", &EngineStats::preemptions);
-  each("vllm:corrupted_requests_total", "counter", "Requests that ended because no valid logits came.", &EngineStats::corrupted);
+  each("vllm:prefix_cache_queries_total", "Prompt tokens looked up.", &EngineStats::prefix_tokens_asked);
+  each("vllm:prefix_cache_hits_total", "Prompt tokens found.", &EngineStats::prefix_tokens_hit);
+  each("vllm:num_preemptions_total", "Requests that lost their pages for a while.", &EngineStats::preemptions);
+  each("vllm:corrupted_requests_total", "Requests that ended because no valid logits came.", &EngineStats::corrupted);
   out.family("vllm:iteration_tokens_total", "histogram", "Tokens of a step: of prompts read, and written.");
   for (size_t i = 0; i < models_.size(); ++i)
     out.histogram({{"model_name", models_[i].name}, {"engine", "0"}},
         Histogram(kStepTokens, engines[i].stats.steps_by_tokens, double(engines[i].stats.step_tokens)));
-  each("llamacpp:requests_processing", "gauge", "Requests that have a seat.", &EngineStats::running);
-  each("llamacpp:requests_deferred", "gauge", "Requests that wait for a seat.", &EngineStats::waiting);
-  each("llamacpp:n_decode_total", "counter", "Passes of the model.", &EngineStats::passes);
-  each("hunch:kv_pages_used", "gauge", "KV pages held by requests.", &EngineStats::kv_pages_used);
-  each("hunch:kv_pages_cached", "gauge", "KV pages held by the prefix cache alone.", &EngineStats::kv_pages_cached);
-  each("hunch:requests_cancelled_total", "counter", "Requests whose client left or was cut off.", &EngineStats::requests_aborted);
-  each("hunch:selectable_entries_total", "counter", "KV entries that drafts could choose from, over layers.",
+  each("llamacpp:requests_processing", "Requests that have a seat.", &EngineStats::running);
+  each("llamacpp:requests_deferred", "Requests that wait for a seat.", &EngineStats::waiting);
+  each("llamacpp:n_decode_total", "Passes of the model.", &EngineStats::passes);
+  each("hunch:kv_pages_used", "KV pages held by requests.", &EngineStats::kv_pages_used);
+  each("hunch:kv_pages_cached", "KV pages held by the prefix cache alone.", &EngineStats::kv_pages_cached);
+  each("hunch:requests_cancelled_total", "Requests whose client left or was cut off.", &EngineStats::requests_aborted);
+  each("hunch:selectable_entries_total", "KV entries that drafts could choose from, over layers.",
       &EngineStats::entries_offered);
-  each("hunch:selected_entries_total", "counter", "Those they read.", &EngineStats::entries_selected);
-  each("hunch:drafts_dropped_total", "counter", "Guesses not tried for want of rows or pages.", &EngineStats::drafts_dropped);
-  each("hunch:experts_read_total", "counter", "Distinct experts read, of every layer and pass; 0: the model has none.",
+  each("hunch:selected_entries_total", "Those they read.", &EngineStats::entries_selected);
+  each("hunch:drafts_dropped_total", "Guesses not tried for want of rows or pages.", &EngineStats::drafts_dropped);
+  each("hunch:experts_read_total", "Distinct experts read, of every layer and pass; 0: the model has none.",
       &EngineStats::experts_read);
-  each("hunch:compared_tokens_total", "counter", "Tokens of passes without a prompt's rows.", &EngineStats::compared_tokens);
-  each("hunch:compared_seconds_total", "counter", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
-  each("hunch:plain_seconds_total", "counter", "What plain decoding would have taken for them.",
+  each("hunch:compared_tokens_total", "Tokens of passes without a prompt's rows.", &EngineStats::compared_tokens);
+  each("hunch:compared_seconds_total", "What they took.", [](auto& e) { return e.stats.compared_ms / 1e3; });
+  each("hunch:plain_seconds_total", "What plain decoding would have taken for them.",
       [](auto& e) { return e.stats.compared_plain_ms / 1e3; });
-  each("hunch:lossless", "gauge", "1: answers are those of the model alone, unless a request asks for less.",
+  each("hunch:lossless", "1: answers are those of the model alone, unless a request asks for less.",
       [](auto& e) { return int(e.lossless); });
   out.family("vllm:cache_config_info", "gauge", "The KV cache, as labels.");
   for (size_t i = 0; i < models_.size(); ++i)
@@ -176,10 +179,11 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
 }
 
 void Metrics::write_requests(Exposition& out) const {
-  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto member) {
-    out.family(name, type, help);
+  const auto each = [&](std::string_view name, std::string_view help, auto member) {
+    constexpr bool kHistogram = std::is_same_v<decltype(member), Histogram Model::*>;
+    out.family(name, kHistogram ? "histogram" : type_of(name), help);
     for (const Model& m : models_) {
-      if constexpr (std::is_same_v<decltype(member), Histogram Model::*>)
+      if constexpr (kHistogram)
         out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
       else out.value({{"model_name", m.name}, {"engine", "0"}}, m.*member);
     }
@@ -188,27 +192,27 @@ void Metrics::write_requests(Exposition& out) const {
   for (const Model& m : models_)
     for (const auto& [reason, count] : m.by_reason)
       out.value({{"model_name", m.name}, {"engine", "0"}, {"finished_reason", reason}}, count);
-  each("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
-  each("vllm:generation_tokens_total", "counter", "Tokens written by requests that ended.", &Model::generated_tokens);
-  each("llamacpp:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
-  each("llamacpp:tokens_predicted_total", "counter", "Tokens written by requests that ended.", &Model::generated_tokens);
-  each("hunch:cached_prompt_tokens_total", "counter", "Prompt tokens that were not computed again.", &Model::cached_tokens);
-  each("hunch:lossy_choices_total", "counter", "Choices that ran with a setting that is not lossless.", &Model::lossy);
-  each("hunch:failed_choices_total", "counter", "Choices that the engine could not finish.", &Model::failed);
-  each("hunch:unknown_fields_total", "counter", "Fields of bodies that mean nothing here.", &Model::unknown);
-  each("hunch:longest_queue_time_seconds", "gauge", "The longest wait for a seat so far.", &Model::longest_queue);
-  each("vllm:time_to_first_token_seconds", "histogram", "From the request to its first token.", &Model::first_token);
-  each("vllm:inter_token_latency_seconds", "histogram", "Between tokens.", &Model::inter_token);
-  each("vllm:time_per_output_token_seconds", "histogram", "The older name of the same.", &Model::inter_token);
-  each("vllm:e2e_request_latency_seconds", "histogram", "From the request to its end.", &Model::total);
-  each("vllm:request_queue_time_seconds", "histogram", "Before the first pass.", &Model::queued);
-  each("vllm:request_prefill_time_seconds", "histogram", "Passes over the prompt.", &Model::prefill);
-  each("vllm:request_decode_time_seconds", "histogram", "From the first token to the last.", &Model::decode);
-  each("vllm:request_inference_time_seconds", "histogram", "Both.", &Model::inference);
-  each("vllm:request_prompt_tokens", "histogram", "Prompt tokens of a request.", &Model::prompt);
-  each("vllm:request_generation_tokens", "histogram", "Tokens that a request wrote.", &Model::generation);
-  each("vllm:request_params_n", "histogram", "Choices asked for.", &Model::choices);
-  each("vllm:request_params_max_tokens", "histogram", "Most tokens asked for.", &Model::max_tokens);
+  each("vllm:prompt_tokens_total", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
+  each("vllm:generation_tokens_total", "Tokens written by requests that ended.", &Model::generated_tokens);
+  each("llamacpp:prompt_tokens_total", "Prompt tokens of requests that ended.", &Model::prompt_tokens);
+  each("llamacpp:tokens_predicted_total", "Tokens written by requests that ended.", &Model::generated_tokens);
+  each("hunch:cached_prompt_tokens_total", "Prompt tokens that were not computed again.", &Model::cached_tokens);
+  each("hunch:lossy_choices_total", "Choices that ran with a setting that is not lossless.", &Model::lossy);
+  each("hunch:failed_choices_total", "Choices that the engine could not finish.", &Model::failed);
+  each("hunch:unknown_fields_total", "Fields of bodies that mean nothing here.", &Model::unknown);
+  each("hunch:longest_queue_time_seconds", "The longest wait for a seat so far.", &Model::longest_queue);
+  each("vllm:time_to_first_token_seconds", "From the request to its first token.", &Model::first_token);
+  each("vllm:inter_token_latency_seconds", "Between tokens.", &Model::inter_token);
+  each("vllm:time_per_output_token_seconds", "The older name of the same.", &Model::inter_token);
+  each("vllm:e2e_request_latency_seconds", "From the request to its end.", &Model::total);
+  each("vllm:request_queue_time_seconds", "Before the first pass.", &Model::queued);
+  each("vllm:request_prefill_time_seconds", "Passes over the prompt.", &Model::prefill);
+  each("vllm:request_decode_time_seconds", "From the first token to the last.", &Model::decode);
+  each("vllm:request_inference_time_seconds", "Both.", &Model::inference);
+  each("vllm:request_prompt_tokens", "Prompt tokens of a request.", &Model::prompt);
+  each("vllm:request_generation_tokens", "Tokens that a request wrote.", &Model::generation);
+  each("vllm:request_params_n", "Choices asked for.", &Model::choices);
+  each("vllm:request_params_max_tokens", "Most tokens asked for.", &Model::max_tokens);
 }
 
 void Metrics::write_speculation(Exposition& out, const std::vector<EngineNow>& engines) const {
@@ -267,17 +271,17 @@ void Metrics::write_server(Exposition& out, const ServerNow& server) const {
   for (const auto& [reason, count] : refusals_) out.value({{"reason", reason}}, count);
   out.family("hunch:http_responses_total", "counter", "Answers by status; 499: the client left before.");
   for (const auto& [status, count] : by_status_) out.value({{"status", whole(status)}}, count);
-  const auto one = [&](std::string_view name, std::string_view type, std::string_view help, double value) {
-    out.family(name, type, help);
+  const auto one = [&](std::string_view name, std::string_view help, double value) {
+    out.family(name, type_of(name), help);
     out.value({}, value);
   };
-  one("hunch:connections", "gauge", "Open connections.", server.connections);
-  one("hunch:requests_being_read", "gauge", "Requests whose body waits to be read.", server.reading);
-  one("hunch:ready", "gauge", "1: requests are taken.", server.ready);
-  one("hunch:engine_stuck_seconds", "gauge", "Time since the last sign of life of a busy engine.", server.stuck_seconds);
-  one("hunch:log_lines_dropped_total", "counter", "Log lines that nobody took in time.", server.log_lines_dropped);
-  one("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
-  one("process_open_fds", "gauge", "Open descriptors.", open_descriptors());
+  one("hunch:connections", "Open connections.", server.connections);
+  one("hunch:requests_being_read", "Requests whose body waits to be read.", server.reading);
+  one("hunch:ready", "1: requests are taken.", server.ready);
+  one("hunch:engine_stuck_seconds", "Time since the last sign of life of a busy engine.", server.stuck_seconds);
+  one("hunch:log_lines_dropped_total", "Log lines that nobody took in time.", server.log_lines_dropped);
+  one("process_resident_memory_bytes", "Resident memory.", resident_bytes());
+  one("process_open_fds", "Open descriptors.", open_descriptors());
 }
 
 }

@@ -85,7 +85,7 @@ inline constexpr Sampling kSamplings[] = {
 // The processed law in double precision, written from the contract: T, min-p, top-k, top-p.
 inline std::array<double, kVocab> processed(std::array<double, kVocab> p, const Sampling& s) {
   for (double& x : p) x = std::pow(x, 1 / s.temperature);
-  const double best = *std::ranges::max_element(p);
+  const double best = std::ranges::max(p);
   for (double& x : p) x = x < s.min_p * best ? 0 : x;
   std::array<int, kVocab> order;
   std::iota(order.begin(), order.end(), 0);

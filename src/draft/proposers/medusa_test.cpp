@@ -14,11 +14,13 @@ namespace {
 
 using namespace test;
 using nlohmann::json;
+using tiny::Floats;
 using tiny::kHidden;
 using tiny::kVocab;
+using tiny::Tensors;
 
-std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& x) {
-  std::vector<float> out(weight.size() / x.size());
+Floats product(const Floats& weight, const Floats& x) {
+  Floats out(weight.size() / x.size());
   for (size_t i = 0; i < out.size(); ++i)
     for (size_t j = 0; j < x.size(); ++j) out[i] += weight[i * x.size() + j] * x[j];
   return out;
@@ -39,13 +41,11 @@ class Target final : public Model {
     for (int64_t r = 0; r < hidden.extent[0]; ++r)
       std::ranges::copy(product(weight, {&hidden(r, 0), &hidden(r, 0) + kHidden}), &out(r, 0));
   }
-  std::vector<float> weight;
+  Floats weight;
 
  private:
   ModelShape shape_;
 };
-
-using Tensors = std::vector<tiny::NamedShape>;
 
 class MedusaTest : public FolderTest {
  protected:
@@ -77,7 +77,7 @@ class MedusaTest : public FolderTest {
     return message.substr(message.find(": ") + 2);
   }
   // The tensors of the file whose names begin so, as the definition uses them; not every layer has a bias.
-  std::vector<float> layer(std::vector<float> x, const std::string& name) {
+  Floats layer(Floats x, const std::string& name) {
     auto gates = product(values_.at(name + "weight"), x);
     for (size_t i = 0; i < x.size(); ++i) {
       if (values_.count(name + "bias")) gates[i] += values_.at(name + "bias")[i];
@@ -86,15 +86,15 @@ class MedusaTest : public FolderTest {
     return x;
   }
   // Logits of a head for two rows, as loaded; a row alone and with another must agree.
-  std::vector<float> run(const MedusaHeads& heads, int head, const std::vector<float>& x) {
-    std::vector<float> rows(x), scratch(2 * x.size()), out(2 * heads.vocab());
+  Floats run(const MedusaHeads& heads, int head, const Floats& x) {
+    Floats rows(x), scratch(2 * x.size()), out(2 * heads.vocab());
     rows.insert(rows.begin(), x.size(), 0.25f);
     const View<float, 2> in(rows.data(), 2, kHidden), to(out.data(), 2, heads.vocab());
     heads.transform(*backend_, head, in, view(scratch, 2, kHidden));
     heads.logits(*backend_, head, in, to);
     return {out.begin() + heads.vocab(), out.end()};
   }
-  static void expect_close(const std::vector<float>& got, const std::vector<float>& want) {
+  static void expect_close(const Floats& got, const Floats& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3f * (1 + std::abs(want[i]))) << i;
   }
@@ -128,11 +128,11 @@ class MedusaTest : public FolderTest {
     return out;
   }
 
-  std::map<std::string, std::vector<float>> values_;
+  std::map<std::string, Floats> values_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DrafterFile> file_;
   Target target_;
-  std::vector<float> x_ = tiny::values(kHidden, 1234);
+  Floats x_ = tiny::values(kHidden, 1234);
 };
 
 TEST_F(MedusaTest, ComputesTheLayersOfItsAuthorsFile) {
@@ -250,7 +250,7 @@ class MedusaDrafts : public MedusaTest {
     medusa_ = good(Register<Proposer>::find("medusa")->make(setup()));
   }
   // Rows of hidden states, of which those in `path` are final: [first, committed_len).
-  void follow(const Sequence& sequence, int64_t first, std::vector<float>& hidden, const Tokens& path) {
+  void follow(const Sequence& sequence, int64_t first, Floats& hidden, const Tokens& path) {
     const TargetRows rows{
         .sequence = &sequence,
         .first_position = first,
@@ -273,11 +273,11 @@ class MedusaDrafts : public MedusaTest {
     follow(sequence, 0, hidden, {0});
     return sequence;
   }
-  std::vector<float> logits(int head, const std::vector<float>& x) {
+  Floats logits(int head, const Floats& x) {
     return product(values_.at(fmt::format("{}.1.weight", head)), layer(x, fmt::format("{}.0.linear.", head)));
   }
   // The `count` choices of the target's sampler at a position, the best first.
-  Tokens ranked(const Sequence& sequence, std::vector<float> of, int32_t position, int count, bool noise = true) {
+  Tokens ranked(const Sequence& sequence, Floats of, int32_t position, int count, bool noise = true) {
     Tokens out(count), token(1);
     backend_->sample({
         .logits = view(of, 1, kVocab),
@@ -296,7 +296,7 @@ class MedusaDrafts : public MedusaTest {
   }
 
   std::unique_ptr<Proposer> medusa_;
-  std::vector<float> last_;
+  Floats last_;
   Tree out_;
 };
 
@@ -309,7 +309,7 @@ TEST_F(MedusaDrafts, GuessFromTheLastCommittedRowWithTheNoiseOfThePositionsBehin
   // Rows 1, 2 and 5 of a pass are positions 1, 2 and 3: row 1 is the first of the sequence, the path counts from there.
   auto hidden = tiny::values(7 * kHidden, 31);
   follow(sequence, 1, hidden, {0, 1, 4});
-  const std::vector<float> last(hidden.begin() + 5 * kHidden, hidden.begin() + 6 * kHidden);
+  const Floats last(hidden.begin() + 5 * kHidden, hidden.begin() + 6 * kHidden);
   const DraftTree& tree = propose(sequence, {.max_tokens = 8});
   EXPECT_EQ(tree.law, DraftLaw::Noise);
   ASSERT_EQ(tree.size, 3) << "as deep as there are heads";

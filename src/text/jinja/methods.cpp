@@ -9,7 +9,7 @@ namespace {
 using In = Interpreter&;
 using Args = const Arguments&;
 
-Result<Value> part(In in, const Value& self, size_t begin, size_t end) {
+Value part(In in, const Value& self, size_t begin, size_t end) {
   return make_text(in.heap(), part_of(*self.text, begin, end, in.heap()));
 }
 
@@ -60,8 +60,8 @@ Result<Value> all_of(In, const Value& self, Args args) {
   return Value::of(is_all(self.bytes(), kClass));
 }
 
-// The part of the text that start and end (arguments 1 and 2) choose, as bytes.
-Result<std::pair<size_t, size_t>> window(const Value& self, const Params& params) {
+// The part of the text that start and end (arguments 1 and 2) choose; none: nothing, not even the empty text.
+Result<std::optional<std::string_view>> window(const Value& self, const Params& params) {
   const int64_t length = self.text->length();
   int64_t bounds[2] = {0, length};
   for (size_t i = 0; i < 2; ++i) {
@@ -70,24 +70,23 @@ Result<std::pair<size_t, size_t>> window(const Value& self, const Params& params
     if (bounds[i] < 0) bounds[i] = std::max<int64_t>(0, bounds[i] + length);
   }
   bounds[1] = std::min(bounds[1], length);
-  if (bounds[0] > bounds[1]) return std::pair<size_t, size_t>(1, 0);  // nothing, not even the empty text
+  if (bounds[0] > bounds[1]) return std::optional<std::string_view>();
   const size_t begin = self.text->byte_of(bounds[0]);
-  return std::pair<size_t, size_t>(begin, self.text->byte_of(bounds[1]));
+  return std::optional(self.bytes().substr(begin, self.text->byte_of(bounds[1]) - begin));
 }
 
 template <bool kStart>
 Result<Value> affix(In, const Value& self, Args args) {
   HUNCH_TRY(const Params params, args.bind(kStart ? "startswith" : "endswith", {"prefix", "start", "end"}));
   if (!params[0]) return type_error("startswith and endswith need an argument");
-  HUNCH_TRY(const auto bounds, window(self, params));
-  if (bounds.first > bounds.second) return Value::of(false);
-  const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
+  HUNCH_TRY(const auto text, window(self, params));
+  if (!text) return Value::of(false);
   std::span<const Value> options(params[0], 1);
   if (params[0]->is(Kind::Sequence) && params[0]->sequence->kind == Tuple) options = params[0]->sequence->items;
   for (const Value& option : options) {
     if (!option.is(Kind::String))
       return type_error("startswith and endswith take a str or a tuple of str, not {}", type_name(option));
-    if (kStart ? text.starts_with(option.bytes()) : text.ends_with(option.bytes())) return Value::of(true);
+    if (kStart ? text->starts_with(option.bytes()) : text->ends_with(option.bytes())) return Value::of(true);
   }
   return Value::of(false);
 }
@@ -97,13 +96,12 @@ Result<Value> find(In in, const Value& self, Args args) {
   HUNCH_TRY(const Params params, args.bind("find", {"sub", "start", "end"}, 1));
   HUNCH_TRY(const Text* wanted, params.text(0));
   HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 256)));
-  HUNCH_TRY(const auto bounds, window(self, params));
-  size_t at = std::string_view::npos;
-  if (bounds.first <= bounds.second) {
-    const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
-    at = kFirst ? text.find(wanted->bytes) : text.rfind(wanted->bytes);
+  HUNCH_TRY(const auto text, window(self, params));
+  const size_t at = !text ? std::string_view::npos : kFirst ? text->find(wanted->bytes) : text->rfind(wanted->bytes);
+  if (at != std::string_view::npos) {
+    const std::string_view before(self.bytes().data(), text->data() + at);
+    return Value::of(Text{.bytes = before}.length());
   }
-  if (at != std::string_view::npos) return Value::of(Text{.bytes = self.bytes().substr(0, bounds.first + at)}.length());
   if (kMust) return type_error("substring not found");
   return Value::of(int64_t(-1));
 }
@@ -111,13 +109,12 @@ Result<Value> find(In in, const Value& self, Args args) {
 Result<Value> count(In in, const Value& self, Args args) {
   HUNCH_TRY(const Params params, args.bind("count", {"sub", "start", "end"}, 1));
   HUNCH_TRY(const Text* wanted, params.text(0));
-  HUNCH_TRY(const auto bounds, window(self, params));
-  if (bounds.first > bounds.second) return Value::of(int64_t(0));
+  HUNCH_TRY(const auto text, window(self, params));
+  if (!text) return Value::of(int64_t(0));
   HUNCH_OK(in.spend(1 + int64_t(self.bytes().size() / 64)));
-  const std::string_view text = self.bytes().substr(bounds.first, bounds.second - bounds.first);
-  if (wanted->bytes.empty()) return Value::of(Text{.bytes = text}.length() + 1);
+  if (wanted->bytes.empty()) return Value::of(Text{.bytes = *text}.length() + 1);
   int64_t found = 0;
-  for (size_t at = 0; (at = text.find(wanted->bytes, at)) != text.npos; at += wanted->bytes.size()) ++found;
+  for (size_t at = 0; (at = text->find(wanted->bytes, at)) != text->npos; at += wanted->bytes.size()) ++found;
   return Value::of(found);
 }
 
@@ -177,7 +174,7 @@ Result<Value> split(In in, const Value& self, Args args) {
   std::vector<Value> out;
   out.reserve(parts.size());
   HUNCH_OK(in.spend(int64_t(parts.size() + text.size() / 256)));
-  for (const auto& [begin, end] : parts) out.push_back(make_text(in.heap(), part_of(*self.text, begin, end, in.heap())));
+  for (const auto& [begin, end] : parts) out.push_back(part(in, self, begin, end));
   return in.list(out);
 }
 
@@ -188,7 +185,7 @@ Result<Value> splitlines(In in, const Value& self, Args args) {
   HUNCH_OK(in.spend(1 + int64_t(text.size() / 64)));
   std::vector<Value> out;
   size_t begin = 0, at = 0;
-  const auto add = [&](size_t end) { out.push_back(make_text(in.heap(), part_of(*self.text, begin, end, in.heap()))); };
+  const auto add = [&](size_t end) { out.push_back(part(in, self, begin, end)); };
   while (at < text.size()) {
     const Utf8Step step = utf8_step(text.substr(at));
     const uint32_t c = step.code;
@@ -265,10 +262,8 @@ Result<Value> partition(In in, const Value& self, Args args) {
   const Value empty = in.text("");
   if (at == all.npos)
     return in.list(kFirst ? std::vector<Value>{self, empty, empty} : std::vector<Value>{empty, empty, self}, Tuple);
-  HUNCH_TRY(const Value before, part(in, self, 0, at));
-  HUNCH_TRY(const Value middle, part(in, self, at, at + text->bytes.size()));
-  HUNCH_TRY(const Value after, part(in, self, at + text->bytes.size(), all.size()));
-  return in.list({before, middle, after}, Tuple);
+  const size_t after = at + text->bytes.size();
+  return in.list({part(in, self, 0, at), part(in, self, at, after), part(in, self, after, all.size())}, Tuple);
 }
 
 Result<Value> format(In in, const Value& self, Args args) { return format_braces(in, self, args); }
