@@ -11,6 +11,7 @@ namespace hunch {
 namespace {
 
 using namespace test;
+using enum StructuredOutput::Kind;
 
 struct Case {
   std::string fields;
@@ -250,36 +251,35 @@ TEST(Call, ReadsTheNamesOfEveryDialect) {
   EXPECT_EQ(std::tie(s.logprobs, r.max_tokens, r.priority, r.cache_salt), std::tuple(3, 7, -3, "s"));
   EXPECT_EQ(request_of({{"seed", INT64_MAX}}).sampling.seed, INT64_MAX);
   EXPECT_EQ(std::tie(r.skip_special_tokens, r.stop_ids, r.speculation.proposer, r.structured.kind, r.structured.text, made->id()),
-      std::tuple(false, Ints{5}, "none", StructuredOutput::Kind::Regex, "[ab]+", "cmpl-abc"));
+      std::tuple(false, Ints{5}, "none", Regex, "[ab]+", "cmpl-abc"));
   EXPECT_EQ(made->unknown_fields(), 2);
 }
 
 TEST(Call, ReadsEveryShapeOfStructuredOutput) {
-  using Kind = StructuredOutput::Kind;
   const json schema{{"type", "object"}};
   const std::string text = schema.dump();
   const struct {
     json fields;
-    Kind kind;
+    StructuredOutput::Kind kind;
     std::string text;
   } cases[] = {
-      {{{"response_format", {{"type", "text"}}}}, Kind::None, ""},
-      {{{"response_format", {{"type", "json_object"}}}}, Kind::JsonObject, ""},
-      {{{"response_format", {{"type", "json_object"}, {"schema", schema}}}}, Kind::JsonSchema, text},
+      {{{"response_format", {{"type", "text"}}}}, None, ""},
+      {{{"response_format", {{"type", "json_object"}}}}, JsonObject, ""},
+      {{{"response_format", {{"type", "json_object"}, {"schema", schema}}}}, JsonSchema, text},
       {{{"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "a"}, {"schema", schema}, {"strict", true}}}}}},
-          Kind::JsonSchema, text},
-      {{{"structured_outputs", {{"json", schema}}}}, Kind::JsonSchema, text},
-      {{{"structured_outputs", {{"json", text}, {"regex", nullptr}}}}, Kind::JsonSchema, text},
-      {{{"structured_outputs", {{"grammar", "root ::= \"a\""}}}}, Kind::Grammar, "root ::= \"a\""},
-      {{{"guided_json", schema}}, Kind::JsonSchema, text},
-      {{{"json_schema", schema}}, Kind::JsonSchema, text},
-      {{{"grammar", ""}}, Kind::None, ""},
-      {{{"structured_outputs", {{"choice", {"a", "b"}}}}}, Kind::Choice, ""},
+          JsonSchema, text},
+      {{{"structured_outputs", {{"json", schema}}}}, JsonSchema, text},
+      {{{"structured_outputs", {{"json", text}, {"regex", nullptr}}}}, JsonSchema, text},
+      {{{"structured_outputs", {{"grammar", "root ::= \"a\""}}}}, Grammar, "root ::= \"a\""},
+      {{{"guided_json", schema}}, JsonSchema, text},
+      {{{"json_schema", schema}}, JsonSchema, text},
+      {{{"grammar", ""}}, None, ""},
+      {{{"structured_outputs", {{"choice", {"a", "b"}}}}}, Choice, ""},
   };
   for (const auto& c : cases) {
     const StructuredOutput made = request_of(c.fields).structured;
     EXPECT_EQ(std::tie(made.kind, made.text), std::tie(c.kind, c.text)) << c.fields;
-    if (c.kind == Kind::Choice) { EXPECT_EQ(made.choices, (std::vector<std::string>{"a", "b"})); }
+    if (c.kind == Choice) { EXPECT_EQ(made.choices, (std::vector<std::string>{"a", "b"})); }
   }
 }
 
@@ -298,9 +298,8 @@ TEST(Call, TakesLosslessRequiredWithAndWithoutAMethod) {
 }
 
 TEST(Call, PutsTheConstraintOfABodyInPlaceOfTheServers) {
-  using Kind = StructuredOutput::Kind;
   Request defaults;
-  defaults.structured = {Kind::Regex, "a", {}}, defaults.stop = {"a"}, defaults.sampling.logit_bias = {{5, 1}};
+  defaults.structured = {Regex, "a", {}}, defaults.stop = {"a"}, defaults.sampling.logit_bias = {{5, 1}};
   const auto models = models_of({.defaults = defaults});
   const auto request = [&](json fields) {
     fields["prompt"] = "x";
@@ -310,10 +309,10 @@ TEST(Call, PutsTheConstraintOfABodyInPlaceOfTheServers) {
   EXPECT_EQ(std::tuple(said.stop.size(), said.sampling.logit_bias), std::tuple(0u, std::vector{std::pair(7, 2.0f)}));
   const auto kind = [&](const json& fields) { return request(fields).structured.kind; };
   const json text{{"type", "text"}};
-  EXPECT_EQ(kind(json::object()), Kind::Regex);
-  EXPECT_EQ(kind({{"response_format", {{"type", "json_object"}}}}), Kind::JsonObject);
-  EXPECT_EQ(kind({{"response_format", text}}), Kind::None);
-  EXPECT_EQ(kind({{"guided_choice", {"b"}}, {"response_format", text}}), Kind::Choice);
+  EXPECT_EQ(kind(json::object()), Regex);
+  EXPECT_EQ(kind({{"response_format", {{"type", "json_object"}}}}), JsonObject);
+  EXPECT_EQ(kind({{"response_format", text}}), None);
+  EXPECT_EQ(kind({{"guided_choice", {"b"}}, {"response_format", text}}), Choice);
 }
 
 TEST(Call, ReadsValuesThatMeanNothingAndTheEndOfPrompts) {

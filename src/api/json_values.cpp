@@ -11,7 +11,7 @@
 namespace hunch {
 namespace {
 
-using simdjson::dom::element_type;
+using enum simdjson::dom::element_type;
 
 // simdjson says what is wrong and not where; this second reader, which accepts all else, only looks for the place.
 struct FaultFinder : nlohmann::detail::json_sax_acceptor<nlohmann::json> {
@@ -55,11 +55,11 @@ Result<element> parse_json(simdjson::dom::parser& parser, std::string_view json,
 
 std::string_view kind_name(const element& v) {
   switch (v.type()) {
-    case element_type::NULL_VALUE: return "null";
-    case element_type::BOOL: return "true or false";
-    case element_type::STRING: return "a string";
-    case element_type::ARRAY: return "a list";
-    case element_type::OBJECT: return "an object";
+    case NULL_VALUE: return "null";
+    case BOOL: return "true or false";
+    case STRING: return "a string";
+    case ARRAY: return "a list";
+    case OBJECT: return "an object";
     default: return "a number";
   }
 }
@@ -131,18 +131,18 @@ Result<std::vector<std::string>> texts_value(const Field& v, size_t most) {
 
 nlohmann::ordered_json copy_of(const element& v) {
   switch (v.type()) {
-    case element_type::NULL_VALUE: return nullptr;
-    case element_type::BOOL: return bool(v);
-    case element_type::STRING: return std::string(std::string_view(v));
-    case element_type::INT64: return int64_t(v);
-    case element_type::UINT64: return uint64_t(v);
-    case element_type::DOUBLE: return double(v);
-    case element_type::ARRAY: {
+    case NULL_VALUE: return nullptr;
+    case BOOL: return bool(v);
+    case STRING: return std::string(std::string_view(v));
+    case INT64: return int64_t(v);
+    case UINT64: return uint64_t(v);
+    case DOUBLE: return double(v);
+    case ARRAY: {
       auto out = nlohmann::ordered_json::array();
       for (const element item : array(v)) out.push_back(copy_of(item));
       return out;
     }
-    case element_type::OBJECT: break;
+    case OBJECT: break;
   }
   auto out = nlohmann::ordered_json::object();
   // Past the look-up of the map, which is linear: a million keys must not cost a million times a million.

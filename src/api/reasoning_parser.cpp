@@ -39,47 +39,47 @@ class Trimmed {
 class ThinkReader final : public MarkedReader {
  public:
   ThinkReader(bool thinking, ReplyReaderPtr content)
-      : content_(std::move(content)), state_(thinking ? State::Thinking : State::Before) {}
+      : content_(std::move(content)), state_(thinking ? Thinking : Before) {}
 
-  bool thinking() const override { return state_ == State::Thinking; }
+  bool thinking() const override { return state_ == Thinking; }
 
  private:
-  enum class State { Before, Thinking, Behind, Saying };
+  enum State { Before, Thinking, Behind, Saying };
   static constexpr std::string_view kOpen[] = {"<think>"}, kClose[] = {"</think>"};
 
   void read(bool last, ReplyDelta& out) override {
-    if (state_ == State::Before) {
+    if (state_ == Before) {
       const size_t known = before_.size();  // to be blank: this is looked at once, or a text of blanks would cost its square
       const int mark = in_.take(kOpen, last, before_);
       const bool blank = before_.find_first_not_of(kBlanks, known) == before_.npos;
       if (mark == 0 && blank) {
-        state_ = State::Thinking;
+        state_ = Thinking;
       } else if (mark == 0) {
-        before_ += kOpen[0], state_ = State::Saying;
+        before_ += kOpen[0], state_ = Saying;
         say(std::exchange(before_, {}), out);
       } else if (!blank) {
-        state_ = State::Saying;
+        state_ = Saying;
         say(std::exchange(before_, {}), out);
       }
     }
-    if (state_ == State::Thinking) {
+    if (state_ == Thinking) {
       std::string thoughts;
-      if (in_.take(kClose, last, thoughts) == 0) state_ = State::Behind;
+      if (in_.take(kClose, last, thoughts) == 0) state_ = Behind;
       thoughts_.add(thoughts, out.reasoning);
     }
-    if (state_ == State::Behind) {  // blanks between thoughts and words are the format's
+    if (state_ == Behind) {  // blanks between thoughts and words are the format's
       const std::string_view rest = in_.rest();
       in_.skip(std::min(rest.find_first_not_of(kBlanks), rest.size()));
-      if (!in_.rest().empty()) state_ = State::Saying;
+      if (!in_.rest().empty()) state_ = Saying;
     }
-    if (state_ == State::Saying) {
+    if (state_ == Saying) {
       const std::string words(in_.rest());
       in_.skip(words.size());
       say(words, out);
     }
   }
   void close(ReplyDelta& out) override {
-    if (state_ == State::Before) say(before_, out);
+    if (state_ == Before) say(before_, out);
     if (content_) content_->finish(out);
   }
   void say(std::string_view words, ReplyDelta& out) {

@@ -16,6 +16,7 @@ namespace hunch {
 namespace {
 
 using Kind = SpeculationSetting::Kind;
+using enum Kind;
 using Options = SpeculationOptions;
 using Check = SparseVerification;
 using Text = std::string_view;
@@ -52,13 +53,13 @@ void nowhere(const SettingValue&, Options&) {}  // of a drafter, which is loaded
 using Apply = void (*)(const SettingValue&, Options&);
 
 SpeculationSetting choice(Text flag, Text key, Text value, Text about, std::vector<Text> choices, Apply apply) {
-  return {flag, key, value, about, Kind::Choice, std::move(choices), {}, apply};
+  return {flag, key, value, about, Choice, std::move(choices), {}, apply};
 }
 SpeculationSetting whole(Text flag, Text key, Text about, Range range, Apply apply, Text value = "N") {
-  return {flag, key, value, about, Kind::Whole, {}, range, apply};
+  return {flag, key, value, about, Whole, {}, range, apply};
 }
 SpeculationSetting number(Text flag, Text key, Text about, Range range, Apply apply) {
-  return {flag, key, "X", about, Kind::Number, {}, range, apply};
+  return {flag, key, "X", about, Number, {}, range, apply};
 }
 SpeculationSetting listed(Text flag, Text key, Text value, Text about, Kind kind, Apply apply) {
   return {flag, key, value, about, kind, {}, {}, apply};
@@ -121,7 +122,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
           into<&Options::layer_step>),
       listed("--skip-layers", "sparse_attn_skip_layers", "N|LIST",
           "self: guesses leave out N layers, spread evenly, or those of a list (3,5 or 3, counted from 0; default 0)",
-          Kind::Layers, into<&Options::draft_skip_layers>),
+          Layers, into<&Options::draft_skip_layers>),
       choice("--self-lookup", "self_lookup", "METHOD",
           "self: what ngram or suffix finds runs along with the first pass of a guess: fewer passes, the same guesses",
           {"ngram", "suffix"}, into<&Options::self_lookup>),
@@ -144,7 +145,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
       whole("--tree-top-k", "tree_top_k", "drafters: with --tree, the K likeliest tokens of each node are tried (default 10)",
           {1, 16}, into<&Options::tree_top_k>, "K"),
       listed("--token-tree", "speculative_token_tree", "TREE",
-          "drafters: always this tree, a list of ranks for each node: \"[(0,), (1,), (0, 0)]\"", Kind::Tree,
+          "drafters: always this tree, a list of ranks for each node: \"[(0,), (1,), (0, 0)]\"", Tree,
           [](const SettingValue& v, Options& o) { o.token_tree = *parse_token_tree("", word(v)); }),
       choice("--precision-class", "precision_class", "CLASS",
           "models with natively trained sparse attention: strict (default); LOSSY: reuse (layers take the choice of the one "
@@ -157,7 +158,7 @@ const std::vector<SpeculationSetting>& speculation_settings() {
           into<&Options::traversal>),
       listed("--reuse-set", "reuse_layers", "LIST",
           "reuse: the layers that take the choice of the one before, counted from 0 (3,5), or none; default: --reuse-schedule",
-          Kind::LayerList, into<&Options::reuse_layers>),
+          LayerList, into<&Options::reuse_layers>),
       choice("--draft-vocab", "draft_vocab_mode", "MODE",
           "draft_model: same (default; the target's tokens) or intersection (another vocabulary: what both spell alike is "
           "guessed)",
@@ -214,11 +215,11 @@ const std::vector<SpeculationSetting>& speculation_settings() {
 }
 
 Result<SettingValue> parse_setting(const SpeculationSetting& setting, Text spelled_as, Text text) {
-  if (setting.kind == Kind::Whole) {
+  if (setting.kind == Whole) {
     HUNCH_TRY(const int64_t n, parse_whole(spelled_as, text, setting.range));
     return SettingValue(double(n));
   }
-  if (setting.kind == Kind::Number) {
+  if (setting.kind == Number) {
     HUNCH_TRY(const double x, parse_number(spelled_as, text, setting.range));
     return SettingValue(x);
   }
@@ -226,9 +227,9 @@ Result<SettingValue> parse_setting(const SpeculationSetting& setting, Text spell
     if (!form.ok()) return usage_error("{}: {}", spelled_as, form.error().message);
     return SettingValue(std::string(text));
   };
-  if (setting.kind == Kind::Layers) return checked(skipped_layers(text, 1 << 20));
-  if (setting.kind == Kind::LayerList) return checked(reuse_layers_of(text, 1 << 20));
-  if (setting.kind == Kind::Tree) {
+  if (setting.kind == Layers) return checked(skipped_layers(text, 1 << 20));
+  if (setting.kind == LayerList) return checked(reuse_layers_of(text, 1 << 20));
+  if (setting.kind == Tree) {
     HUNCH_TRY(const auto paths, parse_token_tree(spelled_as, text));
     HUNCH_TRY(const StaticTree tree, StaticTree::make(paths, int(paths.size())));
     return SettingValue(tree.text());  // so that two spellings of one tree agree

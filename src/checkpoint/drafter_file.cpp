@@ -211,9 +211,10 @@ Result<const Tensor*> DrafterFile::take(std::string_view name, std::vector<int64
 }
 
 Result<std::vector<int64_t>> DrafterFile::integers(std::string_view name) {
+  using enum IntegerType;
   Item* found = item(name);
   if (!found) return wrong(name, fmt::format("missing; a drafter of method {} needs it", method_));
-  if (found->integer == IntegerType::None) return wrong(name, "holds weights, expected whole numbers");
+  if (found->integer == None) return wrong(name, "holds weights, expected whole numbers");
   found->consumed = true;
   const size_t width = integer_bytes(found->integer);
   std::vector<int64_t> out(found->tensor.bytes / width);
@@ -222,12 +223,12 @@ Result<std::vector<int64_t>> DrafterFile::integers(std::string_view name) {
     int64_t wide = 0;
     int32_t half = 0;
     switch (found->integer) {
-      case IntegerType::I64: std::memcpy(&wide, at, 8); break;
-      case IntegerType::I32: std::memcpy(&half, at, 4), wide = half; break;
-      case IntegerType::I8: wide = int8_t(*at); break;
-      case IntegerType::Bool: wide = *at != std::byte(0); break;
-      case IntegerType::U8: wide = uint8_t(*at); break;
-      case IntegerType::None: break;
+      case I64: std::memcpy(&wide, at, 8); break;
+      case I32: std::memcpy(&half, at, 4), wide = half; break;
+      case I8: wide = int8_t(*at); break;
+      case Bool: wide = *at != std::byte(0); break;
+      case U8: wide = uint8_t(*at); break;
+      case None: break;
     }
     value = wide;
     at += width;

@@ -25,11 +25,12 @@ std::optional<DType> dtype_of(std::string_view name) {
 }
 
 std::optional<IntegerType> integer_type_of(std::string_view name) {
-  if (name == "I64") return IntegerType::I64;
-  if (name == "I32") return IntegerType::I32;
-  if (name == "I8") return IntegerType::I8;
-  if (name == "U8") return IntegerType::U8;
-  if (name == "BOOL") return IntegerType::Bool;
+  using enum IntegerType;
+  if (name == "I64") return I64;
+  if (name == "I32") return I32;
+  if (name == "I8") return I8;
+  if (name == "U8") return U8;
+  if (name == "BOOL") return Bool;
   return {};
 }
 

@@ -1,5 +1,4 @@
-// hunch audit: one request, decoded plainly and with speculation under rule `match`. Exit code 0: the streams are equal; 1: they
-// are not, and the first token that differs is named.
+// hunch audit: one request, decoded twice.
 #include "cli/bench.h"
 #include "cli/generating.h"
 #include "cli/report.h"

@@ -1,6 +1,5 @@
-// hunch bench accept FILE: how many tokens a round emits, by policy, ratio and context, over a file of prompts (bench_prompts.h).
-// Figures are means over prompts, as in published tables; beside them stands how often each position was reached and kept, of
-// which tokens a round follow for any shorter chain.
+// hunch bench accept, over a file of prompts (bench_prompts.h). Beside the means stands how often each position was reached and
+// kept, of which tokens a round follow for any shorter chain.
 #include "api/drafter_paths.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"

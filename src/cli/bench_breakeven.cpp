@@ -1,5 +1,4 @@
-// hunch bench breakeven: the acceptance from which speculation pays on this machine, by context and batch. The passes it times go
-// into the table of costs that the planner reads.
+// hunch bench breakeven. The passes it times go into the table of costs that the planner reads.
 #include "cli/bench.h"
 #include "cli/generating.h"
 #include "cli/report.h"

@@ -1,5 +1,4 @@
-// hunch bench prefill: long prompts in chunks: time, and multiplications a second against what the device's tensor cores give.
-// Prompts are random tokens: the cost does not depend on them.
+// hunch bench prefill. Prompts are random tokens: the cost does not depend on them.
 #include "checkpoint/expert_tensors.h"
 #include "cli/bench.h"
 #include "cli/generating.h"

@@ -1,5 +1,4 @@
-// hunch bench rounds: plain steps and whole rounds of drafts and verification, of several requests in a context of noise, on a
-// model file or random weights of a known shape. Acceptance is given, not found, so every line says "synthetic".
+// hunch bench rounds, on a model file or random weights of a known shape. Acceptance is given, so every line says "synthetic".
 // hunch bench kernels: kernels of a device alone against what its memory gives.
 #include <fmt/ranges.h>
 

@@ -1,6 +1,5 @@
-// hunch bench ssv: what the precision classes of a model with natively trained sparse attention cost and save (docs/nsa.md).
-// Facts asked of record books, greedily: speed, agreement with the exact stream and right answers by class, by rows that share a
-// choice and by traversal; and the share of attention's time that choosing blocks takes.
+// hunch bench ssv (docs/nsa.md). Facts asked of record books, greedily: by class, by rows that share a choice and by traversal; and
+// the share of attention's time that choosing blocks takes.
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"

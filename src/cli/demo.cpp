@@ -1,5 +1,4 @@
-// hunch demo: a long record book with facts hidden in it. The same request runs three ways: plainly, with self-speculation
-// (equal, and faster), and with sparse attention alone, unchecked (fast, and forgetful).
+// hunch demo: the same request runs plainly, with self-speculation, and with sparse attention alone.
 
 #include "cli/bench.h"
 #include "cli/demo_book.h"

@@ -1,6 +1,5 @@
-// hunch eval: what a model and a setting are worth, not how fast they are. `eval perplexity FILE`: the perplexity of a text by
-// length of context. `eval lookup`: the share of facts found in a record book of a given length. Both name KV type and policy,
-// and say what is not lossless. `eval verify FILE`: what a sparse check changes (eval_verify.h).
+// hunch eval: what a model and a setting are worth, not how fast they are. `perplexity` and `lookup` name KV type and policy, and
+// say what is not lossless; `verify` is in eval_verify.h.
 #include "api/answer_json.h"
 #include "cli/bench_rows.h"
 #include "cli/commands.h"

@@ -92,12 +92,14 @@ class Follows : public testing::Test {
     follower_->open(out);
     return out;
   }
-  // Entries up to `committed_len` become final in a pass.
-  void follow(Sequence& sequence, int64_t committed_len) {
-    ASSERT_TRUE(sequence.pages.grow_to(committed_len + 1 + kMaxDraft, pool_));
-    const int64_t first = std::exchange(sequence.committed_len, committed_len);
-    const TargetRows rows{.sequence = &sequence, .first_position = first, .count = committed_len - first};
+  // Entries from `first` on became final in a pass.
+  void follow_from(Sequence& sequence, int64_t first) {
+    ASSERT_TRUE(sequence.pages.grow_to(sequence.committed_len + 1 + kMaxDraft, pool_));
+    const TargetRows rows{.sequence = &sequence, .first_position = first, .count = sequence.committed_len - first};
     follower_->follow(std::span(&rows, 1));
+  }
+  void follow(Sequence& sequence, int64_t committed_len) {
+    follow_from(sequence, std::exchange(sequence.committed_len, committed_len));
   }
   void begin_round() { passes_.clear(); }
   Tokens drafted(const Sequence& sequence, int most) { return test::draft(*follower_, sequence, most); }
@@ -111,9 +113,7 @@ class Follows : public testing::Test {
     sequence.tokens.push_back(next);
     sequence.committed_len += kept + 1;
     follower_->observe(sequence, verdict);
-    ASSERT_TRUE(sequence.pages.grow_to(sequence.committed_len + 1 + kMaxDraft, pool_));
-    const TargetRows rows{.sequence = &sequence, .first_position = first, .count = int64_t(kept) + 1};
-    follower_->follow(std::span(&rows, 1));
+    follow_from(sequence, first);
   }
   Rows all_rows() const {
     Rows all;

@@ -16,6 +16,7 @@ using namespace test;
 
 using Kind = StructuredOutput::Kind;
 using enum Kind;
+using Texts = std::vector<std::string>;
 
 class Grammars : public ::testing::Test {
  protected:
@@ -34,15 +35,15 @@ class Grammars : public ::testing::Test {
     static GrammarCompiler made = compiler({.seconds = 60});
     return made;
   }
-  static GrammarState state(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
+  static GrammarState state(Kind kind, const std::string& text, Texts choices = {}) {
     return GrammarState(good(compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)})), compiler());
   }
-  static std::string error(Kind kind, const std::string& text, std::vector<std::string> choices = {}) {
+  static std::string error(Kind kind, const std::string& text, Texts choices = {}) {
     auto grammar = compiler().compile({.kind = kind, .text = text, .choices = std::move(choices)});
     if (!grammar.ok()) { EXPECT_EQ(grammar.error().kind, Error::Kind::Usage); }
     return grammar.ok() ? "" : grammar.error().message;
   }
-  static void expect_refused(Kind kind, const std::vector<std::string>& texts) {
+  static void expect_refused(Kind kind, const Texts& texts) {
     for (const std::string& text : texts) EXPECT_NE(error(kind, text), "") << text;
   }
   static std::vector<uint32_t> mask(GrammarState& state) {
@@ -70,7 +71,7 @@ class Grammars : public ::testing::Test {
     return std::ranges::all_of(ids_of(text), [&](int32_t id) { return at.accept(id); });
   }
   // Whether the text, as the tokenizer spells it, is a whole output.
-  static bool takes(Kind kind, const std::string& grammar, const std::string& text, std::vector<std::string> choices = {}) {
+  static bool takes(Kind kind, const std::string& grammar, const std::string& text, Texts choices = {}) {
     GrammarState at = state(kind, grammar, std::move(choices));
     return reads(at, text) && at.accept(eos());
   }
@@ -269,7 +270,7 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
   const auto of = [](std::string_view pattern) {
     std::string escaped;
     for (const char c : pattern) escaped += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
-    return std::vector<std::string>{fmt::format(R"({{"type": "string", "pattern": "{}"}})", escaped),
+    return Texts{fmt::format(R"({{"type": "string", "pattern": "{}"}})", escaped),
         fmt::format(R"({{"type": "object", "patternProperties": {{"{}": {{}}}}}})", escaped)};
   };
   for (const char* pattern :
@@ -294,7 +295,7 @@ TEST_F(Grammars, RefusePatternsThatLeaveTheirString) {
 
 // What scripts/xgrammar.patch makes of the library.
 TEST_F(Grammars, KeepFormatsAndFollowReferences) {
-  for (const auto& [format, good, bad] : std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>>>{
+  for (const auto& [format, good, bad] : std::vector<std::tuple<std::string, Texts, Texts>>{
            {"date", {"2024-02-29", "1999-12-31", "0001-02-28"}, {"2023-02-29", "2024-11-31", "1900-02-29", "0000-01-01"}},
            {"date-time", {"2024-02-29T23:59:59.5Z"}, {"2024-09-31T10:00:00Z", "2024-09-30T10:00:60Z"}},
            {"time", {"23:59:59+01:00"}, {"10:00:60Z"}}, {"ipv4", {"192.0.20.1"}, {"059.1.1.1", "1.1.1.01", "256.1.1.1"}},
@@ -364,7 +365,7 @@ TEST_F(Grammars, RefuseWhatIsTooLargeBeforeItIsCompiled) {
   EXPECT_TRUE(check_structured({.kind = Regex, .text = "(a+)+b{100}c{999}\\d{99}"}).ok());
   expect_error(check_structured({.kind = Choice, .choices = {std::string(kMaxGrammarBytes + 1, 'a')}}), "schema_too_complex");
   for (const size_t more : {0, 1})
-    EXPECT_EQ(check_structured({.kind = Choice, .choices = std::vector<std::string>(kMaxChoices + more, "a")}).ok(), !more);
+    EXPECT_EQ(check_structured({.kind = Choice, .choices = Texts(kMaxChoices + more, "a")}).ok(), !more);
 }
 
 TEST_F(Grammars, GiveUpOnWhatCompilesTooLong) {

@@ -11,6 +11,8 @@
 namespace hunch {
 namespace {
 
+using enum PreFamily;
+
 #define HUNCH_SPACES R"(\t-\r \x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})"
 
 // Words of o200k: upper case before lower case, contractions at their end.
@@ -25,19 +27,19 @@ struct Pattern {
 
 // Every pattern matches at every position of every text: each character is a letter, a number, white space or other.
 constexpr Pattern kPatterns[] = {
-    {PreFamily::Gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+    {Gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
         R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+|[)" HUNCH_SPACES
         R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
-    {PreFamily::Llama3,
+    {Llama3,
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^)" HUNCH_SPACES
         R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES
         R"(]+)"},
-    {PreFamily::Qwen2,
+    {Qwen2,
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES
         R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
-    {PreFamily::O200k, HUNCH_CASED R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    {O200k, HUNCH_CASED R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
         HUNCH_CASED R"( ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n/]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES
                     R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
 };
@@ -47,12 +49,12 @@ constexpr Pattern kPatterns[] = {
 
 // qwen2: Hugging Face's tokenizers of the family apply NFC, GGUF has no key for it and llama.cpp does not do it. The model was
 // trained behind NFC, so we follow Hugging Face. The distilled DeepSeek-R1 models share the pattern but publish no normalizer.
-constexpr GgufPre kGgufPres[] = {{"default", PreFamily::Gpt2, false, false, false},
-    {"gpt-2", PreFamily::Gpt2, false, false, false}, {"gpt2", PreFamily::Gpt2, false, false, false},
-    {"phi-2", PreFamily::Gpt2, false, false, false}, {"llama-bpe", PreFamily::Llama3, false, true, true},
-    {"llama3", PreFamily::Llama3, false, true, true}, {"llama-v3", PreFamily::Llama3, false, true, true},
-    {"qwen2", PreFamily::Qwen2, true, false, false}, {"deepseek-r1-qwen", PreFamily::Qwen2, false, false, false},
-    {"gpt-4o", PreFamily::O200k, false, false, false}};
+constexpr GgufPre kGgufPres[] = {{"default", Gpt2, false, false, false},
+    {"gpt-2", Gpt2, false, false, false}, {"gpt2", Gpt2, false, false, false},
+    {"phi-2", Gpt2, false, false, false}, {"llama-bpe", Llama3, false, true, true},
+    {"llama3", Llama3, false, true, true}, {"llama-v3", Llama3, false, true, true},
+    {"qwen2", Qwen2, true, false, false}, {"deepseek-r1-qwen", Qwen2, false, false, false},
+    {"gpt-4o", O200k, false, false, false}};
 
 // The patterns need a handful of frames and, for white space, as many steps as the run is long. The limits hold without JIT too.
 constexpr uint32_t kMatchLimit = 200'000'000, kDepthLimit = 1000, kHeapLimitKib = 16 << 10;

@@ -13,6 +13,7 @@ using nlohmann::json;
 using namespace test;
 
 json gpt2_json() { return json::parse(read_data("gpt2.json")); }
+Result<Tokenizer> read(const json& file, const std::string& config = {}) { return Tokenizer::from_json(file.dump(), config); }
 
 TEST(Tokenizer, GgufVocabularyGivesTheIdsOfTokenizerJson) {
   for (const auto& [name, pre] : {std::pair("wren", "qwen2"), {"gpt2", "gpt-2"}, {"gpt2", "default"}, {"llama3", "llama-bpe"}}) {
@@ -94,11 +95,11 @@ TEST(Tokenizer, GgufAddBosFollowsTheKeyAndElseTheFamily) {
 
 TEST(Tokenizer, RefusesTokenizerJsonConstructsByName) {
   const json good = gpt2_json();
-  ASSERT_TRUE(Tokenizer::from_json(good.dump()).ok());
+  ASSERT_TRUE(read(good).ok());
   const auto refuses = [&](std::string_view pointer, const json& value, std::string_view words) {
     json file = good;
     file[json::json_pointer(std::string(pointer))] = value;
-    expect_error(Tokenizer::from_json(file.dump()), words);
+    expect_error(read(file), words);
   };
   refuses("/normalizer", {{"type", "Lowercase"}}, "Lowercase");
   refuses("/normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}, {{"type", "NFKC"}}}}}, "NFKC");
@@ -159,11 +160,11 @@ TEST(Tokenizer, DefaultsAreThoseOfHuggingFace) {
       {"special_tokens", {{"B", {{"ids", {5}}}}}}};
   file["added_tokens"].push_back({{"id", 701}, {"content", "<|eot_id|>"}});
   const char* config = R"({"bos_token":"a"})";
-  const Tokenizer with = good(Tokenizer::from_json(file.dump(), config));
+  const Tokenizer with = good(read(file, config));
   EXPECT_EQ(encode(with, "qz").size(), 3u);
   EXPECT_EQ(encode(with, "qz")[0], 5) << "the template has the last word";
   EXPECT_TRUE(with.eos_ids().size() == 1 && !with.is_special(701)) << "no end mark";
-  EXPECT_FALSE(good(Tokenizer::from_json(gpt2_json().dump(), config)).adds_bos());
+  EXPECT_FALSE(good(read(gpt2_json(), config)).adds_bos());
 }
 
 // Which of them are found before NFC, and in which ranges of a chat.
@@ -175,7 +176,7 @@ TEST(Tokenizer, AddedTokensAreNormalizedUnlessSpecial) {
   added.push_back({{"id", 702}, {"content", "o\u0301"}, {"special", true}});
   added.push_back({{"id", 703}, {"content", "<x>"}, {"special", true}, {"normalized", true}});
   added.push_back({{"id", file["model"]["vocab"]["a"]}, {"content", "a"}, {"special", true}});
-  const Tokenizer tokenizer = good(Tokenizer::from_json(file.dump()));
+  const Tokenizer tokenizer = good(read(file));
   EXPECT_EQ(encode(tokenizer, "\u00e9"), Ints{701});
   EXPECT_EQ(std::ranges::count(encode(tokenizer, "\u00f3"), 702), 0);
   const std::string cut = "<x><|endoftext|><x><x>";
@@ -210,12 +211,12 @@ TEST(Tokenizer, RefusesHostileJsonQuickly) {
   }
   for (const std::string_view text : {"", "null", "[]", "{}", "{\"model\":{}}", "{\"a\":1,}", "\xFF", "{\"model\":\"\\ud800\"}"})
     EXPECT_FALSE(Tokenizer::from_json(text).ok()) << text;
-  EXPECT_FALSE(Tokenizer::from_json(gpt2_json().dump(), "{").ok());
-  expect_error(Tokenizer::from_json(gpt2_json().dump(), R"({"eos_token":"<none>"})"), "eos_token");
+  EXPECT_FALSE(read(gpt2_json(), "{").ok());
+  expect_error(read(gpt2_json(), R"({"eos_token":"<none>"})"), "eos_token");
 
   json file = gpt2_json();
   file["model"]["vocab"][std::string(50'000'000, 'x')] = 700;
-  expect_error(Tokenizer::from_json(file.dump()), "longer than");
+  expect_error(read(file), "longer than");
   expect_error(Tokenizer::from_json(std::string(100'000'000, ' ')), "larger than");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(60));  // seconds under sanitizers, fewer without
 }
@@ -272,8 +273,7 @@ TEST(Tokenizer, KnowsItsTokensAndIsSilentAboutOthers) {
 }
 
 TEST(Tokenizer, ConfigMayAskForBos) {
-  const std::string file = gpt2_json().dump();
-  const Tokenizer with = good(Tokenizer::from_json(file, R"({"bos_token":"<|endoftext|>","add_bos_token":true})"));
+  const Tokenizer with = good(read(gpt2_json(), R"({"bos_token":"<|endoftext|>","add_bos_token":true})"));
   EXPECT_EQ(encode(with, "a")[0], *with.token_id("<|endoftext|>"));
   EXPECT_EQ(encode(with, "a", {.add_bos = false}).size(), 1u);
 }

@@ -29,10 +29,10 @@ def zeros(shapes, d2t=0):
 
 
 def layer(at, width, inputs, ffn, heads, kv_heads, head):
-  return {at + "self_attn.q_proj.weight": [heads * head, inputs], at + "self_attn.k_proj.weight": [kv_heads * head, inputs],
-      at + "self_attn.v_proj.weight": [kv_heads * head, inputs], at + "self_attn.o_proj.weight": [width, heads * head],
-      at + "mlp.gate_proj.weight": [ffn, width], at + "mlp.up_proj.weight": [ffn, width], at + "mlp.down_proj.weight": [width, ffn],
-      at + "input_layernorm.weight": [width], at + "post_attention_layernorm.weight": [width]}
+  shapes = {"self_attn.q_proj": [heads * head, inputs], "self_attn.k_proj": [kv_heads * head, inputs],
+      "self_attn.v_proj": [kv_heads * head, inputs], "self_attn.o_proj": [width, heads * head], "mlp.gate_proj": [ffn, width],
+      "mlp.up_proj": [ffn, width], "mlp.down_proj": [width, ffn], "input_layernorm": [width], "post_attention_layernorm": [width]}
+  return {f"{at}{name}.weight": shape for name, shape in shapes.items()}
 
 
 TENSORS = {"fc.weight": ("f", [32, 96]), "norm.weight": ("f", [32]), "lm_head.weight": ("f", [20, 32]), "d2t": ("q", [20])}

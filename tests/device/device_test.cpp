@@ -299,8 +299,8 @@ TEST_P(Device, APromptInAnyChunksGivesTheSameStream) {
       auto options = tiny(model);
       options.chunk_len = chunk;
       auto engine = load(options);
-      auto request = ask(random_prompt(150, 256, 9), 40);
-      request.sampling.temperature = 0.8, request.sampling.seed = 3;
+      auto request = ask(random_prompt(150, 256, 9), 40, 0.8);
+      request.sampling.seed = 3;
       const auto stream = plain_stream(*engine, request);
       if (whole.empty()) whole = stream;
       EXPECT_EQ(stream, whole) << model << " chunk " << chunk;
@@ -347,8 +347,8 @@ TEST(LateDevice, MakesTheRoundsOfTheReference) {
         std::vector<Generation> runs;
         for (const char* device : {"reference", "late"}) {
           auto engine = tiny_engine(model, device);
-          auto request = ask(random_prompt(170, 256, 4), 50);
-          request.sampling.temperature = 0.8, request.sampling.seed = 11u + unsigned(turn);
+          auto request = ask(random_prompt(170, 256, 4), 50, 0.8);
+          request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.repetition_penalty = 0.8;
           SpeculationOptions& o = request.speculation;
           guess(request, "self", 1 + turn % 6, turn % 4 == 3 ? 5 : 0);
@@ -373,8 +373,8 @@ TEST(LateDevice, DecidesTreesByMatch) {
   for (const char* device : {"reference", "late"}) {
     auto engine = load(echo_with("echo-eagle3", device));
     const auto rule_of = [&](const char* proposer, int beside, const char* asked = "") {
-      auto request = ask(random_prompt(40, 250, 4), 30);
-      request.sampling.temperature = 0.5, request.sampling.seed.reset();
+      auto request = ask(random_prompt(40, 250, 4), 30, 0.5);
+      request.sampling.seed.reset();
       SpeculationOptions& o = request.speculation;
       o.proposer = proposer, o.tree_tokens = beside, o.rule = asked;
       const auto run = generate(*engine, request);
@@ -464,8 +464,8 @@ TEST(LateDevice, MakesTheDraftsOfTheReferenceWithLearnedDrafters) {
           auto options = echo_with(name, device);
           options.chunk_len = runs.empty() ? 512 : 40;
           auto engine = load(options);
-          auto request = ask(random_prompt(100, 250, 4), 60);
-          request.sampling.temperature = 0.5, request.sampling.seed = 11u + unsigned(turn);
+          auto request = ask(random_prompt(100, 250, 4), 60, 0.5);
+          request.sampling.seed = 11u + unsigned(turn);
           if (turn % 3 == 0) request.sampling.presence_penalty = -2, request.sampling.temperature = 2;
           guess(request, engine->parts().learned.at(0).name, 2 + turn % 4, beside);
           request.speculation.rule = rule;

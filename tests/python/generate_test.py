@@ -160,15 +160,13 @@ class Generate(ShippedModel):
     for prompt in ("", "\ud800", {"text": "x"}, {"prompt_token_ids": []}, b"x", {"prompt": "x", "multi_modal_data": {}}, [None], [10 ** 8], [[0.5]], "x" * 20000):
       with self.assertRaises(ValueError, msg=repr(prompt)[:40]):
         self.llm.generate(prompt, GREEDY)
-    self.assertRaisesRegex(ValueError, "sampling_params must be", self.llm.generate, PROMPT, {"max_tokens": 4})
     with self.assertRaisesRegex(ValueError, "not JSON compliant"):
       self.llm.chat([{"role": "user", "content": "x", "weight": float("nan")}])
-    with self.assertRaisesRegex(ValueError, 'speculative_config: unknown key "num_spec_tokens"'):
-      self.llm.generate(PROMPT, GREEDY, speculative_config={"method": "self", "num_spec_tokens": 4})
-    with self.assertRaisesRegex(ValueError, "the prompt has 2000 tokens, the context holds 1024"):
-      self.llm.generate([5] * 2000, GREEDY)
-    with self.assertRaisesRegex(ValueError, "method eagle3 needs a drafter"):
-      self.llm.generate(PROMPT, GREEDY, speculative_config={"method": "eagle3"})
+    refused = lambda words, *given, **more: self.assertRaisesRegex(ValueError, words, self.llm.generate, *given, **more)
+    refused("sampling_params must be", PROMPT, {"max_tokens": 4})
+    refused("the prompt has 2000 tokens, the context holds 1024", [5] * 2000, GREEDY)
+    refused('speculative_config: unknown key "num_spec_tokens"', PROMPT, GREEDY, speculative_config={"method": "self", "num_spec_tokens": 4})
+    refused("method eagle3 needs a drafter", PROMPT, GREEDY, speculative_config={"method": "eagle3"})
 
   def test_a_batch_with_one_bad_request_runs_none_of_it(self):
     before = self.llm.get_metrics().requests_finished

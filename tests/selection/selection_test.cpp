@@ -15,6 +15,7 @@ namespace {
 using namespace test;
 
 using Json = nlohmann::json;
+using Floats = std::vector<float>;
 
 class Recording {
  public:
@@ -25,11 +26,11 @@ class Recording {
     json = Json::parse(text);
     bytes_.assign(std::istreambuf_iterator<char>(binary), {});
   }
-  std::vector<float> array(const Json& where) const {
+  Floats array(const Json& where) const {
     size_t count = 1;
     for (const Json& extent : where["shape"]) count *= extent.get<size_t>();
     const char* from = bytes_.data() + where["offset"].get<size_t>();
-    std::vector<float> out(count);
+    Floats out(count);
     const DType dtype = where["dtype"] == "f32" ? DType::F32 : DType::BF16;
     dequantise_row(dtype, reinterpret_cast<const std::byte*>(from), out.data(), int64_t(count));
     return out;
@@ -81,7 +82,7 @@ class Replay {
     std::vector<uint8_t> used(rows_);
     for (int row = 0; row < rows_; ++row)
       used[row] = wanted["rows"] == "all" || (wanted["rows"] == "last" ? row == accepted_row_ : row == 0 || row == rows_ - 1);
-    std::vector<float> scores(sets * prefix_);
+    Floats scores(sets * prefix_);
     ScoreArgs args{
         .metric = wanted["metric"] == "logit" ? ScoreMetric::Logit : ScoreMetric::Weight,
         .combine = wanted["combine"] == "max" ? ScoreCombine::Max : ScoreCombine::Sum,
@@ -93,7 +94,7 @@ class Replay {
     const auto& lse = by_draft ? draft_lse_ : true_lse_;
     args.lse = view(lse, rows_, heads_);
     if (args.metric == ScoreMetric::Logit || by_draft) {  // inside attention's own pass over K
-      std::vector<float> again;
+      Floats again;
       attend(args, again);
     } else {
       backend_.score_keys({.layer = 0, .scale = scale(), .q = queries(), .kv = kv_, .scores = args});
@@ -143,7 +144,7 @@ class Replay {
           {.lse = View<const float, 2>(draft_lse_.data() + step * heads_, 1, heads_)});
     const PassInfo info{.sequence = &sequence, .prompt = prompt, .first_position = prefix_, .num_rows = rows_};
     const ScoreRequest request = policy->scores(0, info);
-    std::vector<float> scores(kv_heads_ * prefix_), lse;
+    Floats scores(kv_heads_ * prefix_), lse;
     ScoreArgs args{.metric = request.metric, .combine = request.combine, .row_used = request.row_used, .lse = request.lse};
     args.prefix_len = prefix_;
     if (request.metric != ScoreMetric::None) args.out = view(scores, request.out.extent[0], prefix_);
@@ -160,8 +161,8 @@ class Replay {
  private:
   float scale() const { return 1 / std::sqrt(float(head_dim_)); }
   View<const float, 3> queries() const { return view(q_data_, rows_, heads_, head_dim_); }
-  void attend(const ScoreArgs& scores, std::vector<float>& lse) {
-    std::vector<float> out(q_data_.size());
+  void attend(const ScoreArgs& scores, Floats& lse) {
+    Floats out(q_data_.size());
     Ints last;
     for (int row = 0; row < rows_; ++row) last.push_back(int32_t(prefix_ + row));
     lse.resize(rows_ * heads_);
@@ -179,7 +180,7 @@ class Replay {
   int heads_, kv_heads_, head_dim_;
   int64_t prefix_;
   int accepted_row_;
-  std::vector<float> q_data_, draft_lse_, true_lse_;
+  Floats q_data_, draft_lse_, true_lse_;
   int rows_;
   std::unique_ptr<KvStore> store_;
   Ints pages_;
@@ -230,7 +231,7 @@ TEST(Selection, OfTheReferenceBackendAndOfTheVegasPolicyEqualsTheOracles) {
 TEST(Selection, GivesTiesToTheLowerIndex) {
   for (const char* device : {"reference", "cpu"}) {
     const auto backend = good(Register<Backend>::find(device)->make({.threads = 1}));
-    std::vector<float> scores(300, 0.5f);
+    Floats scores(300, 0.5f);
     Ints index(20);
     backend->top_k({
         .scores = view(scores, 1, 300),

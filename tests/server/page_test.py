@@ -44,7 +44,8 @@ class Browser:
     self.ask("POST", "/url", {"url": url})
 
   def run(self, script):
-    return self.ask("POST", "/execute/sync", {"script": script, "args": []})
+    at = "const at = (id) => document.getElementById(id); "
+    return self.ask("POST", "/execute/sync", {"script": at + script, "args": []})
 
   def element(self, css):
     return "/element/" + next(iter(self.ask("POST", "/element", {"using": "css selector", "value": css}).values()))
@@ -100,12 +101,12 @@ class Page(unittest.TestCase):
     return b
 
   def idle(self):
-    return self.browser.run("return document.getElementById('stop').disabled")
+    return self.browser.run("return at('stop').disabled")
 
   def test_a_message_is_answered_with_coloured_guesses_and_figures(self):
     b = self.open()
     self.assertEqual(b.text("#model option"), "wren-34m")
-    b.run("document.getElementById('tokens').value = 60; document.getElementById('method').value = 'ngram'")
+    b.run("at('tokens').value = 60; at('method').value = 'ngram'")
     b.type("#prompt", PROMPT + " " + "the sea, the sea, the sea,\n")  # Enter sends
     self.until(lambda: self.idle() and " tokens/s" in b.text(".foot"))
     self.assertEqual(b.text("h3"), "You|Model")
@@ -113,7 +114,7 @@ class Page(unittest.TestCase):
     answer = self.served.post("/v1/chat/completions", body, headers={"X-Api-Key": "secret"})[2]
     self.assertEqual(b.text(".turn:last-child .text"), answer["choices"][0]["message"]["content"])
     self.assertIn(f"{answer['usage']['completion_tokens']} tokens", b.text(".foot"))
-    self.assertIn("per second", b.run("return document.getElementById('speed').getAttribute('aria-label')"))
+    self.assertIn("per second", b.run("return at('speed').getAttribute('aria-label')"))
     if b.text("#legend"):
       self.assertEqual(b.text("#legend"), "accepted guesses of ngram")
       self.assertTrue(b.text(".turn .text .g0"))
@@ -124,11 +125,11 @@ class Page(unittest.TestCase):
 
   def test_stop_ends_an_answer_and_its_request(self):
     b = self.open()
-    b.run("document.getElementById('tokens').value = 1500; document.getElementById('temperature').value = 0")
+    b.run("at('tokens').value = 1500; at('temperature').value = 0")
     # The page itself stops it: a click from here may come when a fast model has said everything.
     b.run("new MutationObserver((_, me) => { const said = document.querySelector('.turn:last-child .text');"
-        "if (said && said.textContent.length > 20 && !document.getElementById('stop').disabled)"
-        "{ me.disconnect(); document.getElementById('stop').click(); } }).observe(document.body, {childList: true, subtree: true,"
+        "if (said && said.textContent.length > 20 && !at('stop').disabled)"
+        "{ me.disconnect(); at('stop').click(); } }).observe(document.body, {childList: true, subtree: true,"
         "characterData: true})")
     b.type("#prompt", "Go on and on.\n")
     self.until(lambda: b.text(".wrong") == "stopped" and self.idle())
@@ -138,7 +139,7 @@ class Page(unittest.TestCase):
 
   def test_a_refusal_is_shown_where_the_answer_would_be(self):
     b = self.open()
-    b.run("document.getElementById('tokens').value = 100000")
+    b.run("at('tokens').value = 100000")
     b.type("#prompt", "Hello\n")
     self.until(lambda: b.text(".wrong"))
     self.assertIn("max_tokens", b.text(".wrong"))

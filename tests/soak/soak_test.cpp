@@ -36,6 +36,7 @@ struct Fate {  // of one request, as its client plans it
   int64_t after = 0;  // tokens, for Cancel and Destroy
   int pause_ms = 0;   // of a slow consumer, now and then
 };
+using enum Fate::Way;
 
 class Soak {
  public:
@@ -135,7 +136,7 @@ class Soak {
     r.speculation.num_tokens = 1 + int(dice() % 15);
     r.speculation.rule = dice() % 4 ? "match" : "ratio";
     fate.way = std::vector<Fate::Way>{
-        Fate::Way::Take, Fate::Way::Take, Fate::Way::Wait, Fate::Way::Cancel, Fate::Way::Destroy}[dice() % 5];
+        Take, Take, Wait, Cancel, Destroy}[dice() % 5];
     fate.after = int64_t(dice() % 3) == 0 ? 0 : magnitude(r.max_tokens);
     fate.pause_ms = dice() % 6 == 0 ? 1 + int(dice() % 60) : 0;
     return fate;
@@ -156,17 +157,17 @@ class Soak {
     }
     const auto stream = std::move(*submitted);
     Ints taken;
-    const bool ends_early = fate.way == Fate::Way::Cancel || fate.way == Fate::Way::Destroy;
+    const bool ends_early = fate.way == Cancel || fate.way == Destroy;
     if (fate.pause_ms) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
-    while (fate.way != Fate::Way::Wait && !(ends_early && std::ssize(taken) >= fate.after)) {
+    while (fate.way != Wait && !(ends_early && std::ssize(taken) >= fate.after)) {
       const auto event = stream->next();
       if (!event) break;
       EXPECT_EQ(event->index, std::ssize(taken));
       taken.push_back(event->id);
       if (fate.pause_ms && dice() % 32 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(fate.pause_ms));
     }
-    if (fate.way == Fate::Way::Destroy) return compare(fate.request, taken, false);
-    if (fate.way == Fate::Way::Cancel) stream->cancel();
+    if (fate.way == Destroy) return compare(fate.request, taken, false);
+    if (fate.way == Cancel) stream->cancel();
     auto outcome = stream->result();
     if (!outcome.ok()) {
       ADD_FAILURE() << describe(fate.request) << ": " << outcome.error().message;

@@ -8,7 +8,7 @@ namespace hunch {
 namespace {
 
 using namespace test;
-using Kind = StructuredOutput::Kind;
+using enum StructuredOutput::Kind;
 
 class Structured : public testing::Test {
  protected:
@@ -33,10 +33,10 @@ class Structured : public testing::Test {
 };
 
 const StructuredOutput kKinds[] = {
-    {.kind = Kind::JsonObject},
-    {.kind = Kind::Regex, .text = "([a-f]{3}-){2,6}end"},
-    {.kind = Kind::Choice, .choices = {"yes", "yesterday", "no", "never in a hundred years"}},
-    {.kind = Kind::Grammar, .text = "root ::= \"[\" item (\", \" item)* \"]\"\nitem ::= [0-9]{1,3} | \"none\" | root"},
+    {.kind = JsonObject},
+    {.kind = Regex, .text = "([a-f]{3}-){2,6}end"},
+    {.kind = Choice, .choices = {"yes", "yesterday", "no", "never in a hundred years"}},
+    {.kind = Grammar, .text = "root ::= \"[\" item (\", \" item)* \"]\"\nitem ::= [0-9]{1,3} | \"none\" | root"},
 };
 
 TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
@@ -61,7 +61,7 @@ TEST_F(Structured, OutputIsThatOfPlainDecodingForEveryKindAndMethod) {
 TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
   auto engine = load(options());
   for (const char* proposer : {"self", "ngram", "suffix", "auto"}) {
-    auto asked = request({.kind = Kind::Choice, .choices = {"never in a hundred years"}}, 1);
+    auto asked = request({.kind = Choice, .choices = {"never in a hundred years"}}, 1);
     const auto plain = generate_plain(*engine, asked);
     guess(asked, proposer, 8);
     const auto run = generate(*engine, asked);
@@ -76,7 +76,7 @@ TEST_F(Structured, WhatIsForcedIsGuessedForFree) {
 
 TEST_F(Structured, GuessesHaveNoMasksInFreeText) {
   auto engine = load(options());
-  auto asked = request({.kind = Kind::Regex, .text = "ab[ab1-4]e"}, 0);
+  auto asked = request({.kind = Regex, .text = "ab[ab1-4]e"}, 0);
   asked.ignore_eos = true;
   auto step = make_step(*engine, asked);
   GrammarMask& mask = *step->running().grammar();
@@ -117,7 +117,7 @@ TEST_F(Structured, DeadEndsAreErrorsAfterTheTokensBefore) {
   two.max_num_seqs = 2;
   auto engine = load(two);
   for (const char* proposer : {"none", "self", "ngram", "suffix"}) {
-    auto dead = request({.kind = Kind::Choice, .choices = {"abcabcabcabcX!"}}, 1);
+    auto dead = request({.kind = Choice, .choices = {"abcabcabcabcX!"}}, 1);
     dead.sampling.logit_bias = {{id_of(*engine, "X"), -100.0f}};
     guess(dead, proposer, 5);
     dead.speculation.ngram_min = 1;
@@ -136,7 +136,7 @@ TEST_F(Structured, AGrammarOfVeryManyReadingsEndsItsRequest) {
   auto engine = load(options());
   std::string all = "[a-z ]";
   for (std::string more = "a a"; more.size() < 160; more += " a") all = more + " | " + all;
-  auto endless = request({.kind = Kind::Grammar, .text = "root ::= a\na ::= " + all}, 1);
+  auto endless = request({.kind = Grammar, .text = "root ::= a\na ::= " + all}, 1);
   endless.max_tokens = 150, endless.ignore_eos = true, endless.speculation.proposer = "none";
   auto stream = good(engine->submit(endless));
   expect_error(stream->result(), "too many readings");
@@ -145,7 +145,7 @@ TEST_F(Structured, AGrammarOfVeryManyReadingsEndsItsRequest) {
 // An end that the request ignores comes only where nothing else is possible; so does one that min_tokens puts off.
 TEST_F(Structured, EndsWhereNothingElseIsPossible) {
   auto engine = load(options());
-  const StructuredOutput grows{.kind = Kind::Regex, .text = "a{1,12}"};
+  const StructuredOutput grows{.kind = Regex, .text = "a{1,12}"};
   for (const bool ignore : {true, false})
     for (const char* proposer : {"none", "self", "suffix"}) {
       auto asked = request(grows, 1);
@@ -160,7 +160,7 @@ TEST_F(Structured, EndsWhereNothingElseIsPossible) {
 
 TEST_F(Structured, RefusesWhatCannotBeCompiledBeforeTheRequestIsQueued) {
   auto engine = load(options());
-  const auto stream = engine->submit(request({.kind = Kind::JsonSchema, .text = "{"}, 1));
+  const auto stream = engine->submit(request({.kind = JsonSchema, .text = "{"}, 1));
   ASSERT_FALSE(stream.ok());
   EXPECT_EQ(stream.error().kind, Error::Kind::Usage);
 }

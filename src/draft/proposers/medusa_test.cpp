@@ -18,6 +18,7 @@ using tiny::Floats;
 using tiny::kHidden;
 using tiny::kVocab;
 using tiny::Tensors;
+using Ids = std::vector<int64_t>;
 
 Floats product(const Floats& weight, const Floats& x) {
   Floats out(weight.size() / x.size());
@@ -50,7 +51,7 @@ class Target final : public Model {
 class MedusaTest : public FolderTest {
  protected:
   // F32 values that differ from tensor to tensor; token_map holds `map`.
-  void put_heads(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+  void put_heads(const json& config, const Tensors& tensors, const Ids& map = {}) {
     std::vector<tiny::Stored> stored;
     values_.clear();
     for (const auto& [name, shape] : tensors) {
@@ -66,11 +67,11 @@ class MedusaTest : public FolderTest {
     if (!backend_) backend_ = Register<Backend>::find("reference")->make({}).value();
     return {.backend = backend_.get(), .target = &target_, .max_draft = 16, .max_sequences = 3, .file = file_.get()};
   }
-  MedusaHeads heads(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+  MedusaHeads heads(const json& config, const Tensors& tensors, const Ids& map = {}) {
     put_heads(config, tensors, map);
     return good(MedusaHeads::read(setup()));
   }
-  std::string refusal(const json& config, const Tensors& tensors, const std::vector<int64_t>& map = {}) {
+  std::string refusal(const json& config, const Tensors& tensors, const Ids& map = {}) {
     put_heads(config, tensors, map);
     const auto message = error_of(MedusaHeads::read(setup()));
     EXPECT_TRUE(message.starts_with(folder_)) << message;
@@ -193,13 +194,13 @@ TEST_F(MedusaTest, SharesOneOutputInTheFileOrTheTargets) {
 
 TEST_F(MedusaTest, NumbersTheTokensOfACutVocabularyByItsMap) {
   const json asked = vllm_config(1, {{"truncated_vocab_size", 5}});
-  const std::vector<int64_t> ids{2, 3, 5, 7, 39};
+  const Ids ids{2, 3, 5, 7, 39};
   Tensors all = vllm_tensors(1, "", 5);
   all.push_back({"token_map", {5}});
   const MedusaHeads made = heads(asked, all, ids);
   EXPECT_EQ(made.vocab(), 5);
   const auto map = made.vocabulary();
-  EXPECT_EQ(std::vector<int64_t>(map.data, map.data + 5), ids);
+  EXPECT_EQ(Ids(map.data, map.data + 5), ids);
   // Outputs that are whole need no map.
   all[1].shape[0] = kVocab;
   EXPECT_EQ(heads(asked, all, ids).vocabulary().data, nullptr);
@@ -236,7 +237,7 @@ TEST_F(MedusaTest, RefusesMapsThatAreNone) {
   expect_part(refusal(asked, all), "token_map: missing");
   all.push_back({"token_map", {4}});
   for (const auto& [map, entry] :
-      {std::pair(std::vector<int64_t>{1, 2, 2, 3}, "2 is 2"), {{1, 2, 3, 40}, "3 is 40"}, {{-1, 2, 3, 4}, "0 is -1"}})
+      {std::pair(Ids{1, 2, 2, 3}, "2 is 2"), {{1, 2, 3, 40}, "3 is 40"}, {{-1, 2, 3, 4}, "0 is -1"}})
     expect_part(refusal(asked, all, map), fmt::format("entry {}: ids must ascend and lie below the target's 40", entry));
   all.back().shape = {3};
   expect_part(refusal(asked, all, {1, 2, 3}), "3 entries for heads over 4 tokens");
