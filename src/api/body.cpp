@@ -322,8 +322,7 @@ Status settle(const object& fields, BodyReader& in) {
   const bool limited = out.limited || number("max_tokens") > 0 || number("max_completion_tokens") > 0;
   if (limited && sampling.min_tokens > out.request.max_tokens)
     return blame("min_tokens",
-        fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", sampling.min_tokens,
-            out.request.max_tokens));
+        fmt::format("\"min_tokens\" is {}, more than \"max_tokens\", which is {}", sampling.min_tokens, out.request.max_tokens));
   if (!out.stream && fields["stream_options"].is_object())
     return blame("stream_options", "\"stream_options\" needs \"stream\": true");
   if (out.stream && sampling.prompt_logprobs >= 0)

@@ -38,8 +38,7 @@ class Trimmed {
 // <think>thoughts</think>words. Only thoughts at the beginning count: later the marks are words.
 class ThinkReader final : public MarkedReader {
  public:
-  ThinkReader(bool thinking, ReplyReaderPtr content)
-      : content_(std::move(content)), state_(thinking ? Thinking : Before) {}
+  ThinkReader(bool thinking, ReplyReaderPtr content) : content_(std::move(content)), state_(thinking ? Thinking : Before) {}
 
   bool thinking() const override { return state_ == Thinking; }
 

@@ -27,6 +27,7 @@ Status check_storable(const DrafterFile& file) {
 
 Result<ConvertReport> quantise_drafter(const std::string& in, const std::string& out, DType type, std::string_view method,
     const ConvertCallback& progress, const std::atomic<bool>* interrupted) {
+  using enum IntegerType;
   if (!can_quantise(type) || type == DType::MXFP4) return usage_error("type {} cannot be written", dtype_info(type).name);
   HUNCH_TRY(const auto file, DrafterFile::open(in, method));
   HUNCH_OK(check_destination(in, out));
@@ -48,18 +49,18 @@ Result<ConvertReport> quantise_drafter(const std::string& in, const std::string&
     if (item.tensor.name == "t2d") continue;  // which ids d2t reaches: no loader reads it
     Tensor& tensor = tensors.emplace_back(item.tensor);
     if (tensor.shape.empty()) tensor.shape = {1};
-    if (item.integer == IntegerType::None) {
+    if (item.integer == None) {
       plan.push_back({&tensor, encoding_for(tensor, type, report.notes)});
       writer.add_tensor(tensor.name, plan.back().dtype, tensor.shape);
     } else {
-      IntegerType stored = item.integer == IntegerType::Bool ? IntegerType::I8 : item.integer;
-      if (stored == IntegerType::U8 || stored == IntegerType::I64) {
+      IntegerType stored = item.integer == Bool ? I8 : item.integer;
+      if (stored == U8 || stored == I64) {
         HUNCH_TRY(const auto values, file->integers(tensor.name));
         const auto fits = [](int64_t value) { return value == int32_t(value); };
         if (std::ranges::all_of(values, fits)) {
           const auto& table = tables.emplace_back(values.begin(), values.end());
           tensor.data = reinterpret_cast<const std::byte*>(table.data()), tensor.bytes = 4 * table.size();
-          stored = IntegerType::I32;
+          stored = I32;
         }
       }
       plan.push_back({.tensor = &tensor, .whole_numbers = true});

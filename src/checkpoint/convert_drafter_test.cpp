@@ -7,14 +7,12 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using namespace tiny;
 using enum DType;
 namespace fs = std::filesystem;
 
-using test::expect_error;
-using test::good;
-
-class ConvertDrafterTest : public test::FolderTest {
+class ConvertDrafterTest : public FolderTest {
  protected:
   void SetUp() override {
     put("config.json", eagle3_config().dump(2));
@@ -55,7 +53,7 @@ TEST_F(ConvertDrafterTest, MatricesTakeTheEncodingAndVectorsStayFloat) {
   EXPECT_EQ(out->find("norm.weight")->dtype, F32);
   const auto report = good(quantise_drafter(folder_, at("k.gguf"), Q4_K));
   ASSERT_FALSE(report.notes.empty());
-  test::expect_part(report.notes[0], "fc.weight: q8_0 instead of q4_k");
+  expect_part(report.notes[0], "fc.weight: q8_0 instead of q4_k");
 }
 
 TEST_F(ConvertDrafterTest, AConvertedDrafterConvertsAgain) {

@@ -12,15 +12,13 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using namespace tiny;
 using enum DType;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-using test::expect_error;
-using test::good;
-
-class ConvertTest : public test::FolderTest {
+class ConvertTest : public FolderTest {
  protected:
   void put_model(const std::string& family, json config = nullptr) {
     put("config.json", (config.is_null() ? tiny::config(family) : config).dump());
@@ -172,7 +170,7 @@ TEST_F(ConvertTest, RowsThatNoBlockDividesFallBackWithANote) {
   const auto c = converted(Q4_K);
   EXPECT_EQ(c->find("blk.0.ffn_up.weight")->dtype, Q8_0);
   ASSERT_FALSE(notes_.empty());
-  test::expect_part(notes_[0], "token_embd.weight: q8_0 instead of q4_k");
+  expect_part(notes_[0], "token_embd.weight: q8_0 instead of q4_k");
 }
 
 TEST_F(ConvertTest, GgufInputsKeepTheirKeysAndEqualBlocks) {

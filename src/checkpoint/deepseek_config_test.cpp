@@ -27,7 +27,7 @@ TEST(DeepSeekConfig, TheCacheHasOneHeadOfLatentAndRotatedKey) {
 
 TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
   const ModelShape s = shape_of(v3()), old = shape_of(v2());
-  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
+  EXPECT_EQ(s.expert_layer, (Layers{0, 1}));
   EXPECT_EQ(s.shared_ffn, 2 * kExpertFfn);
   EXPECT_TRUE(s.sigmoid_shares && s.norm_expert_shares && s.expert_groups == 2 && s.groups_per_token == 1);
   EXPECT_EQ(s.share_scale, 2.5);
@@ -35,7 +35,7 @@ TEST(DeepSeekConfig, ReadsExpertsOfBothKinds) {
   EXPECT_EQ(shape_of(with(v2(), "topk_method", "group_limited_greedy")).expert_groups, 2);
   const ModelShape every_second =
       shape_of(with(with(with(v3(), "first_k_dense_replace", 0), "moe_layer_freq", 2), "num_hidden_layers", 4));
-  EXPECT_EQ(every_second.expert_layer, (std::vector<uint8_t>{1, 0, 1, 0}));
+  EXPECT_EQ(every_second.expert_layer, (Layers{1, 0, 1, 0}));
   EXPECT_EQ(shape_of(with(v3(), "first_k_dense_replace", 2)).num_experts, 0);
 }
 
@@ -49,10 +49,10 @@ TEST(DeepSeekConfig, WhatIsLeftOutIsTransformers) {
   const ModelShape s = plain(v3()), old = plain(v2());
   EXPECT_EQ(std::tie(s.num_experts, s.experts_per_token, s.expert_ffn, s.shared_ffn, s.expert_groups, s.groups_per_token),
       std::tuple(256, 8, 2048, 2048, 8, 4));
-  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(s.expert_layer, (Layers{0, 0, 0, 1}));
   EXPECT_EQ(std::tie(old.num_experts, old.experts_per_token, old.expert_ffn, old.shared_ffn, old.share_scale),
       std::tuple(64, 8, 1407, 2814, 1));
-  EXPECT_EQ(old.expert_layer, std::vector<uint8_t>(4, 1));
+  EXPECT_EQ(old.expert_layer, Layers(4, 1));
   // Of one expert each: judged by it where shares are no sigmoids.
   const Json single = with(with(with(v2(), "topk_method", "group_limited_greedy"), "n_group", 4), "num_experts_per_tok", 1);
   EXPECT_EQ(shape_of(single).expert_groups, 4);

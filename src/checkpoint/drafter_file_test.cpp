@@ -8,13 +8,12 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using namespace tiny;
 
 using nlohmann::json;
-using test::expect_error;
-using test::expect_part;
 
-class DrafterFileTest : public test::FolderTest {
+class DrafterFileTest : public FolderTest {
  protected:
   void put_eagle3() {
     put_config(eagle3_config());
@@ -24,7 +23,7 @@ class DrafterFileTest : public test::FolderTest {
   void put_weights(const Tensors& tensors, const std::string& name = "model") {
     put(name + ".safetensors", safetensors(tensors));
   }
-  static std::unique_ptr<DrafterFile> open(const std::string& path) { return test::good(DrafterFile::open(path)); }
+  static std::unique_ptr<DrafterFile> open(const std::string& path) { return good(DrafterFile::open(path)); }
   static std::string error_of(const std::string& path, std::string_view method = {}) {
     return test::error_of(DrafterFile::open(path, method));
   }
@@ -38,7 +37,7 @@ TEST_F(DrafterFileTest, ReadsAFoldersConfigWeightsAndWholeNumbers) {
   EXPECT_EQ(file->format(), "safetensors");
   EXPECT_EQ(file->config().integer("draft_vocab_size").value(), kDraftVocab);
   EXPECT_EQ(file->config().integers("eagle_config.eagle_aux_hidden_state_layer_ids").value(), (std::vector<int64_t>{0, 1, 1}));
-  const Tensor* fc = test::good(file->take("fc.weight", {kHidden, 3 * kHidden}));
+  const Tensor* fc = good(file->take("fc.weight", {kHidden, 3 * kHidden}));
   EXPECT_EQ(std::memcmp(fc->data, values(3 * kHidden * kHidden, 1).data(), 64), 0);
   EXPECT_EQ(file->integers("d2t").value(), d2t());
   const auto kept = t2d();

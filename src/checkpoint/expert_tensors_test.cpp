@@ -26,7 +26,7 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   const ModelShape s = shape_of(kConfig);
   EXPECT_EQ(std::tie(s.num_experts, s.experts_per_token, s.expert_ffn), std::tuple(4, 2, 16));
   EXPECT_TRUE(s.norm_expert_shares);
-  EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
+  EXPECT_EQ(s.expert_layer, (Layers{0, 1}));
   EXPECT_TRUE(s.has_dense_ffn());
   EXPECT_EQ(s.widest_ffn(), kFfn);
   Json plain = kConfig;
@@ -35,13 +35,13 @@ TEST(ExpertTensors, TheShapeSaysWhichLayersHaveExpertsAndHowMany) {
   const ModelShape defaults = shape_of(plain);  // those of transformers
   EXPECT_EQ(std::tie(defaults.num_experts, defaults.experts_per_token, defaults.expert_ffn), std::tuple(128, 8, 768));
   EXPECT_FALSE(defaults.norm_expert_shares);
-  EXPECT_EQ(defaults.expert_layer, (std::vector<uint8_t>{1, 1}));
+  EXPECT_EQ(defaults.expert_layer, (Layers{1, 1}));
   EXPECT_FALSE(defaults.has_dense_ffn());
   plain["num_local_experts"] = 16;
   EXPECT_EQ(shape_of(plain).num_experts, 16);
   Json steps = with(kConfig, "decoder_sparse_step", 2);
   steps["num_hidden_layers"] = 6, steps["mlp_only_layers"] = {3};
-  EXPECT_EQ(shape_of(steps).expert_layer, (std::vector<uint8_t>{0, 1, 0, 0, 0, 1}));
+  EXPECT_EQ(shape_of(steps).expert_layer, (Layers{0, 1, 0, 0, 0, 1}));
   const ModelShape dense = shape_of(with(kConfig, "mlp_only_layers", {0, 1}));
   EXPECT_EQ(dense.num_experts, 0);
   EXPECT_FALSE(dense.has_experts(1));
@@ -58,9 +58,7 @@ TEST(ExpertTensors, TwoTensorsOfAllExpertsAreThoseOfEach) {
   const auto gate_up = values(kExperts * both, uint32_t(tensors.size() - 1));
   const auto down = values(kExperts * one, uint32_t(tensors.size()));
   for (size_t e = 0; e < kExperts; ++e) {
-    const auto part = [&](const Floats& from, size_t at) {
-      return Floats(from.begin() + at, from.begin() + (at + one));
-    };
+    const auto part = [&](const Floats& from, size_t at) { return Floats(from.begin() + at, from.begin() + (at + one)); };
     const auto stored = [&](const char* name) {
       return values_of(*checkpoint->find(fmt::format("blk.1.ffn_{}.{}.weight", name, e)));
     };

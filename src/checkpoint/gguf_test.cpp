@@ -11,11 +11,10 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using namespace tiny;
 
-using test::expect_part;
-
-std::string open_error(const Bytes& file) { return test::error_of(open_gguf_bytes(file, "m.gguf")); }
+std::string open_error(const Bytes& file) { return error_of(open_gguf_bytes(file, "m.gguf")); }
 
 template <class... T>  // one behind the other
 void poke(Bytes& file, size_t at, T... values) {
@@ -37,14 +36,14 @@ std::function<void(Bytes&)> put(std::string_view text, int offset, T... values) 
 }
 
 std::unique_ptr<Checkpoint> open(const Bytes& file, bool vocab_only = false) {
-  return test::good(open_gguf_bytes(file, "m.gguf", vocab_only));
+  return good(open_gguf_bytes(file, "m.gguf", vocab_only));
 }
 
 struct Qwen3Keys : GgufWriter {
   Qwen3Keys() { add_qwen3_keys(*this); }
   std::unique_ptr<Checkpoint> open() {
     bytes = finish_gguf(*this, gguf_tensors());
-    return test::good(open_gguf_bytes(bytes, "m.gguf"));
+    return good(open_gguf_bytes(bytes, "m.gguf"));
   }
   Bytes bytes;
 };
@@ -295,12 +294,12 @@ Result<ModelShape> other_family(const std::string& arch, Numbers keys) {
   for (const char* name : {"expert_weights_scale", "rope.scaling.factor", "rope.scaling.yarn_log_multiplier"})
     out.add_f32(fmt::format("deepseek2.{}", name), 4);
   const Bytes file = finish_gguf(out, {{"token_embd.weight", {8, 32}}, {"blk.0.attn_q_a.weight", {8, 32}}});
-  HUNCH_TRY(auto described, describe_gguf(test::good(GgufFile::parse(file, "m")), false));
+  HUNCH_TRY(auto described, describe_gguf(good(GgufFile::parse(file, "m")), false));
   return described.shape;
 }
 
 TEST(Gguf, ReadsTheKeysOfOtherFamilies) {
-  const ModelShape s = test::good(other_family("deepseek2",
+  const ModelShape s = good(other_family("deepseek2",
       {{"feed_forward_length", 64}, {"attention.q_lora_rank", 24}, {"attention.kv_lora_rank", 16}, {"rope.dimension_count", 4},
           {"attention.key_length_mla", 12}, {"attention.value_length_mla", 10}, {"expert_count", 8}, {"expert_used_count", 3},
           {"expert_feed_forward_length", 6}, {"expert_shared_count", 2}, {"leading_dense_block_count", 1},
@@ -312,14 +311,14 @@ TEST(Gguf, ReadsTheKeysOfOtherFamilies) {
   EXPECT_EQ(s.expert_layer, (std::vector<uint8_t>{0, 1}));
   EXPECT_TRUE(s.norm_expert_shares && s.sigmoid_shares && s.rope_pairs == RopePairs::Neighbours);
   EXPECT_NEAR(l.scale, std::pow(4 * std::log(4) + 1, 2) / std::sqrt(12), 1e-6);
-  const ModelShape oss = test::good(other_family("gpt-oss",
+  const ModelShape oss = good(other_family("gpt-oss",
       {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}, {"attention.sliding_window", 64},
           {"attention.sliding_window_pattern", 3}}));
   EXPECT_EQ(oss.window_of(1), 64);
 }
 
 TEST(Gguf, KeysOfOtherFamiliesMustBeThere) {
-  const auto error = [](const char* arch, Numbers keys) { return test::error_of(other_family(arch, keys)); };
+  const auto error = [](const char* arch, Numbers keys) { return error_of(other_family(arch, keys)); };
   expect_part(error("gpt-oss", {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_feed_forward_length", 8}}),
       "gpt-oss.attention.sliding_window: missing");
   expect_part(

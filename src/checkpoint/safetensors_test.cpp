@@ -8,11 +8,10 @@
 namespace hunch {
 namespace {
 
+using namespace test;
 using namespace tiny;
 
-using test::expect_part;
-
-std::string parse_error(const Bytes& file) { return test::error_of(parse_safetensors(file, "w.safetensors")); }
+std::string parse_error(const Bytes& file) { return error_of(parse_safetensors(file, "w.safetensors")); }
 
 // The header of one tensor.
 std::string f32(std::string_view shape, std::string_view offsets) {
@@ -104,7 +103,7 @@ TEST(Safetensors, MapsHuggingFaceNamesToCanonicalOnes) {
       {"model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight"},
       {"model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight"},
       {"model.layers.0.self_attn.rotary_emb.inv_freq", ""}};
-  for (const auto& [hf, canonical] : names) EXPECT_EQ(test::good(canonical_name(hf)), canonical) << hf;
+  for (const auto& [hf, canonical] : names) EXPECT_EQ(good(canonical_name(hf)), canonical) << hf;
 }
 
 TEST(Safetensors, RefusesUnknownNamesByName) {
@@ -113,7 +112,7 @@ TEST(Safetensors, RefusesUnknownNamesByName) {
           "model.layers.0.mlp.experts.-1.up_proj.weight", "model.layers.0.mlp.experts.0up_proj.weight",
           "model.layers.x.mlp.up_proj.weight", "model.layers.-1.mlp.up_proj.weight",
           "model.layers.99999999999.mlp.up_proj.weight", "model.layers.0", "weight", "model.layers.0.mlp.up_proj.scale"})
-    test::expect_error(canonical_name(name), name);
+    expect_error(canonical_name(name), name);
 }
 
 TEST(Safetensors, EscapesControlBytesInMessages) {
@@ -129,7 +128,7 @@ TEST(Safetensors, OpensWithTensorsThatTheFileLeavesUnaligned) {
   odd.insert(odd.begin() + 8 + length, std::byte(' '));
   ++length;
   std::memcpy(odd.data(), &length, 8);
-  const auto checkpoint = test::good(test::opened(odd, config("llama")));
+  const auto checkpoint = good(opened(odd, config("llama")));
   for (const Tensor& tensor : checkpoint->tensors()) EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 4, 0u);
   EXPECT_EQ(std::memcmp(checkpoint->find("token_embd.weight")->data, values(kVocab * kHidden, 1).data(), 64), 0);
 }

@@ -8,6 +8,7 @@
 namespace hunch::test {
 
 using Json = nlohmann::json;
+using Layers = std::vector<uint8_t>;  // a flag for each
 
 inline Json with(Json config, const char* key, Json value) {
   config[key] = std::move(value);

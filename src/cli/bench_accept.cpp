@@ -12,6 +12,7 @@ namespace hunch {
 namespace {
 
 using nlohmann::ordered_json;
+using Numbers = std::vector<double>;
 
 // Which side of the norms a prediction module reads (proposers/mtp.cpp): of the target's state, and of its own.
 struct NormSides {
@@ -27,8 +28,8 @@ struct AcceptFlags {
   std::vector<std::string> drafters;  // paths
   std::vector<NormSides> mtp_norms;   // empty: as the drafter is loaded by default
   std::optional<int64_t> prompts, draft, min_tokens;
-  std::vector<double> ratios;  // empty: each policy's own
-  SettingValues verify;        // of the settings of --verify, by their place in the table
+  Numbers ratios;        // empty: each policy's own
+  SettingValues verify;  // of the settings of --verify, by their place in the table
   std::string rule = "ratio";
   bool speed = false, json = false;
 };
@@ -38,18 +39,18 @@ struct Cell {
   std::string policy;
   double ratio = 0;
   int gamma = 0;
-  std::vector<double> per_prompt;  // tokens a round, mean over the seeds
-  std::map<std::string, std::vector<double>> by_kind;
-  std::vector<double> speedups, plain_speeds;  // per prompt, with --speed
-  std::map<std::string, std::vector<double>> speedups_by_kind;
+  Numbers per_prompt;  // tokens a round, mean over the seeds
+  std::map<std::string, Numbers> by_kind;
+  Numbers speedups, plain_speeds;  // per prompt, with --speed
+  std::map<std::string, Numbers> speedups_by_kind;
   std::vector<int64_t> reached, accepted;  // by position
   int64_t drafted = 0, passes = 0;
   bool lossless = true;
   Approximation left_out;  // by checks, or by passes that drafted
 };
 
-double mean(const std::vector<double>& values) { return mean_and_deviation(values).mean; }
-double standard_error(const std::vector<double>& values) {
+double mean(const Numbers& values) { return mean_and_deviation(values).mean; }
+double standard_error(const Numbers& values) {
   return mean_and_deviation(values).deviation / std::sqrt(std::max(1.0, double(values.size())));
 }
 
@@ -100,7 +101,7 @@ class Accept {
   Status cells(int64_t context, const std::vector<BenchPrompt>& prompts) {
     std::vector<Cell> out;
     for (const std::string& policy : flags_.policies)
-      for (const double ratio : flags_.ratios.empty() ? std::vector<double>{named_ratio(policy)} : flags_.ratios) {
+      for (const double ratio : flags_.ratios.empty() ? Numbers{named_ratio(policy)} : flags_.ratios) {
         Cell& cell = out.emplace_back();
         cell.policy = policy, cell.ratio = ratio;
       }
@@ -132,7 +133,7 @@ class Accept {
     // Room behind the last token wanted, so that the last round drafts as long a chain as the others.
     const int64_t wanted = request.max_tokens;
     request.max_tokens += (speculation.num_tokens > 0 ? speculation.num_tokens : defaults::kDraftTokens) + 1;
-    std::vector<double> seeds, speedups, plain_speeds;
+    Numbers seeds, speedups, plain_speeds;
     for (int64_t seed : flags_.seeds) {
       request.sampling.seed = seed;
       const auto on_token = [&](const TokenEvent& event) { return progress_.clear(), event.index + 1 < wanted; };

@@ -1,5 +1,5 @@
-// hunch bench batch: llama-batched-bench's question, put to the scheduler that serves. Requests of a level are handed in together,
-// each with a text of its own unless --shared-prompt.
+// hunch bench batch: llama-batched-bench's question, put to the scheduler that serves. Requests of a level are handed in
+// together, each with a text of its own unless --shared-prompt.
 #include "api/answer_json.h"
 #include "cli/bench.h"
 #include "cli/bench_prompts.h"

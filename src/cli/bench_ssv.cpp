@@ -1,5 +1,5 @@
-// hunch bench ssv (docs/nsa.md). Facts asked of record books, greedily: by class, by rows that share a choice and by traversal; and
-// the share of attention's time that choosing blocks takes.
+// hunch bench ssv (docs/nsa.md). Facts asked of record books, greedily: by class, by rows that share a choice and by traversal;
+// and the share of attention's time that choosing blocks takes.
 #include "cli/bench.h"
 #include "cli/demo_book.h"
 #include "cli/generating.h"

@@ -10,6 +10,8 @@
 namespace hunch {
 namespace {
 
+using Texts = std::vector<std::string>;
+
 using Json = nlohmann::ordered_json;
 
 struct Renamed {
@@ -33,7 +35,7 @@ std::string flag_of(std::string_view key) {
 }
 
 // One setting as arguments. False: there is no such flag, or no such switch.
-bool add(const FlagSet& set, const std::string& flag, const std::string& value, std::vector<std::string>& out) {
+bool add(const FlagSet& set, const std::string& flag, const std::string& value, Texts& out) {
   const auto arity = set.arity(flag);
   if (!arity) return false;
   if (*arity != FlagSet::Arity::None) {
@@ -108,7 +110,7 @@ std::string as_text(const Json& value) { return value.is_string() ? value.get<st
 
 }
 
-Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path) {
+Result<Texts> config_text_arguments(const FlagSet& set, std::string_view text, const std::string& path) {
   Json config;
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != text.npos && text[first] == '{') {
@@ -117,7 +119,7 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
   } else {
     HUNCH_TRY(config, parse_yaml(text, path));
   }
-  std::vector<std::string> out;
+  Texts out;
   for (const auto& [key, value] : config.items()) {
     const std::string flag = flag_of(key);
     if (!set.arity(flag)) {
@@ -132,26 +134,25 @@ Result<std::vector<std::string>> config_text_arguments(const FlagSet& set, std::
   return out;
 }
 
-Result<std::vector<std::string>> config_arguments(const FlagSet& set, const std::string& path) {
+Result<Texts> config_arguments(const FlagSet& set, const std::string& path) {
   HUNCH_TRY(const std::string text, read_text_file(path));
   return config_text_arguments(set, text, path);
 }
 
-std::vector<std::string> environment() {
-  std::vector<std::string> out;
+Texts environment() {
+  Texts out;
   for (char** at = environ; at && *at; ++at) out.emplace_back(*at);
   return out;
 }
 
-std::vector<std::string> environment_arguments(
-    const FlagSet& set, const std::vector<std::string>& environment, std::span<const std::string> arguments) {
-  std::vector<std::string> llama, own;
+Texts environment_arguments(const FlagSet& set, const Texts& environment, std::span<const std::string> arguments) {
+  Texts llama, own;
   for (const std::string& entry : environment) {
     const size_t equals = entry.find('=');
     if (equals == entry.npos || equals + 1 == entry.size()) continue;
     const std::string_view name = std::string_view(entry).substr(0, equals);
     const std::string value = entry.substr(equals + 1);
-    const auto put = [&](const std::string& flag, std::vector<std::string>& out) {
+    const auto put = [&](const std::string& flag, Texts& out) {
       const auto says = [&](const std::string& a) { return a == flag || a.starts_with(flag + "="); };
       if (std::ranges::none_of(arguments, says)) add(set, flag, value, out);
     };

@@ -159,8 +159,7 @@ void Metrics::write_engine(Exposition& out, const std::vector<EngineNow>& engine
   each("hunch:kv_pages_used", "KV pages held by requests.", &EngineStats::kv_pages_used);
   each("hunch:kv_pages_cached", "KV pages held by the prefix cache alone.", &EngineStats::kv_pages_cached);
   each("hunch:requests_cancelled_total", "Requests whose client left or was cut off.", &EngineStats::requests_aborted);
-  each("hunch:selectable_entries_total", "KV entries that drafts could choose from, over layers.",
-      &EngineStats::entries_offered);
+  each("hunch:selectable_entries_total", "KV entries that drafts could choose from, over layers.", &EngineStats::entries_offered);
   each("hunch:selected_entries_total", "Those they read.", &EngineStats::entries_selected);
   each("hunch:drafts_dropped_total", "Guesses not tried for want of rows or pages.", &EngineStats::drafts_dropped);
   each("hunch:experts_read_total", "Distinct experts read, of every layer and pass; 0: the model has none.",
@@ -183,8 +182,7 @@ void Metrics::write_requests(Exposition& out) const {
     constexpr bool kHistogram = std::is_same_v<decltype(member), Histogram Model::*>;
     out.family(name, kHistogram ? "histogram" : type_of(name), help);
     for (const Model& m : models_) {
-      if constexpr (kHistogram)
-        out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
+      if constexpr (kHistogram) out.histogram({{"model_name", m.name}, {"engine", "0"}}, m.*member);
       else out.value({{"model_name", m.name}, {"engine", "0"}}, m.*member);
     }
   };

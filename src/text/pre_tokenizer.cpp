@@ -35,8 +35,7 @@ constexpr Pattern kPatterns[] = {
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^)" HUNCH_SPACES
         R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES
         R"(]+)"},
-    {Qwen2,
-        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    {Qwen2, R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
         R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^)" HUNCH_SPACES R"(\p{L}\p{N}]+[\r\n]*|[)" HUNCH_SPACES
         R"(]*[\r\n]+|[)" HUNCH_SPACES R"(]+(?![^)" HUNCH_SPACES R"(])|[)" HUNCH_SPACES R"(]+)"},
     {O200k, HUNCH_CASED R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -49,12 +48,10 @@ constexpr Pattern kPatterns[] = {
 
 // qwen2: Hugging Face's tokenizers of the family apply NFC, GGUF has no key for it and llama.cpp does not do it. The model was
 // trained behind NFC, so we follow Hugging Face. The distilled DeepSeek-R1 models share the pattern but publish no normalizer.
-constexpr GgufPre kGgufPres[] = {{"default", Gpt2, false, false, false},
-    {"gpt-2", Gpt2, false, false, false}, {"gpt2", Gpt2, false, false, false},
-    {"phi-2", Gpt2, false, false, false}, {"llama-bpe", Llama3, false, true, true},
-    {"llama3", Llama3, false, true, true}, {"llama-v3", Llama3, false, true, true},
-    {"qwen2", Qwen2, true, false, false}, {"deepseek-r1-qwen", Qwen2, false, false, false},
-    {"gpt-4o", O200k, false, false, false}};
+constexpr GgufPre kGgufPres[] = {{"default", Gpt2, false, false, false}, {"gpt-2", Gpt2, false, false, false},
+    {"gpt2", Gpt2, false, false, false}, {"phi-2", Gpt2, false, false, false}, {"llama-bpe", Llama3, false, true, true},
+    {"llama3", Llama3, false, true, true}, {"llama-v3", Llama3, false, true, true}, {"qwen2", Qwen2, true, false, false},
+    {"deepseek-r1-qwen", Qwen2, false, false, false}, {"gpt-4o", O200k, false, false, false}};
 
 // The patterns need a handful of frames and, for white space, as many steps as the run is long. The limits hold without JIT too.
 constexpr uint32_t kMatchLimit = 200'000'000, kDepthLimit = 1000, kHeapLimitKib = 16 << 10;

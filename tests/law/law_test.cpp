@@ -6,6 +6,7 @@ namespace hunch {
 namespace {
 
 using namespace law;
+using namespace test;
 
 // A whole run under a key of noise, after `change` of its plan.
 std::unique_ptr<Solo> decoded(EngineParts& parts, const Request& request, int key, const Change& change = {}) {
@@ -13,7 +14,7 @@ std::unique_ptr<Solo> decoded(EngineParts& parts, const Request& request, int ke
   plan.noise.seed = key;
   if (change) change(plan);
   auto step = Solo::make(parts, plan, request).value();
-  test::decode_to_the_end(*step);
+  decode_to_the_end(*step);
   return step;
 }
 
@@ -35,7 +36,7 @@ TEST_P(RatioLaw, KeepsTheJointOfThreeTokens) {
 
 std::string case_name(const testing::TestParamInfo<RatioLaw::ParamType>& info) {
   const auto [device, sampling, gamma] = info.param;
-  return test::test_name(fmt::format("{}_{}_gamma{}", device, kSamplings[sampling].name, gamma));
+  return test_name(fmt::format("{}_{}_gamma{}", device, kSamplings[sampling].name, gamma));
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, RatioLaw,
@@ -56,7 +57,7 @@ class Fixed final : public Proposer {
     }
   }
 };
-const Register<Proposer> fixed{"fixed", "a function of the tokens, for tests", test::make_proposer<Fixed>};
+const Register<Proposer> fixed{"fixed", "a function of the tokens, for tests", make_proposer<Fixed>};
 
 class RuleLaw : public testing::TestWithParam<std::tuple<const char*, const char*, int>> {};
 
@@ -85,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Ratio, RuleLaw,
 TEST(Law, MatchEmitsThePlainStreamForEveryLookUpWhateverItsSettings) {
   for (const char* proposer : {"ngram", "suffix", "cascade", "staged"}) {
     auto parts = toy::make_parts(far_tables(), "reference", kPositions);
-    test::Tally kept;
+    Tally kept;
     for (int key = 0; key < 240; ++key) {
       Request request = toy_request(1 + key % 5, "match", kSamplings[key % 5]);
       Ints streams[2];
@@ -112,7 +113,7 @@ TEST(Law, RatioKeepsItWhereTheDrafterLearnsFromRejectedDrafts) {
 }
 
 TEST(Law, MatchEmitsThePlainStreamForEverySampling) {
-  for (const char* device : test::kHosts)
+  for (const char* device : kHosts)
     for (const Sampling& s : kSamplings)
       for (const int gamma : {1, 2, 3, 5}) {
         auto parts = toy::make_parts(far_tables(), device, kPositions);
@@ -152,7 +153,7 @@ TEST(Law, PlainDecodingKeepsTheJoint) {
 
 TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
   const Rows target = random_rows(1);
-  for (const char* device : test::kHosts)
+  for (const char* device : kHosts)
     for (const char* rule : {"match", "ratio"})
       for (const bool draft_too : {false, true}) {
         const auto broken = [plain = table_of(target)](int64_t position, int32_t token, float* logits) {
@@ -161,12 +162,12 @@ TEST(Law, ARowOfNanEndsTheRequestWithAnErrorThatNamesThePosition) {
         };
         auto parts = toy::make_parts({kVocab, broken, draft_too ? toy::Table(broken) : table_of(target)}, device, kPositions);
         const Request request = toy_request(3, rule, kSamplings[1]);
-        const auto step = test::good(Solo::make(*parts, test::good(plan_request(request, {}, 64)), request));
+        const auto step = good(Solo::make(*parts, good(plan_request(request, {}, 64)), request));
         ASSERT_TRUE(step->prefill(nullptr).ok());
         Result<Solo::Emitted> last = Solo::Emitted{};
         for (int i = 0; i < kPositions && last.ok(); ++i) last = step->round();
         ASSERT_FALSE(last.ok()) << device << " " << rule;
-        for (const char* part : {"numerical_error", "position 7"}) test::expect_error(last, part);
+        for (const char* part : {"numerical_error", "position 7"}) expect_error(last, part);
       }
 }
 

@@ -135,8 +135,7 @@ class Soak {
     r.speculation = one_of(settings_, dice);
     r.speculation.num_tokens = 1 + int(dice() % 15);
     r.speculation.rule = dice() % 4 ? "match" : "ratio";
-    fate.way = std::vector<Fate::Way>{
-        Take, Take, Wait, Cancel, Destroy}[dice() % 5];
+    fate.way = std::vector<Fate::Way>{Take, Take, Wait, Cancel, Destroy}[dice() % 5];
     fate.after = int64_t(dice() % 3) == 0 ? 0 : magnitude(r.max_tokens);
     fate.pause_ms = dice() % 6 == 0 ? 1 + int(dice() % 60) : 0;
     return fate;

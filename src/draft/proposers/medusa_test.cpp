@@ -236,8 +236,7 @@ TEST_F(MedusaTest, RefusesMapsThatAreNone) {
   Tensors all = vllm_tensors(1, "", 4);
   expect_part(refusal(asked, all), "token_map: missing");
   all.push_back({"token_map", {4}});
-  for (const auto& [map, entry] :
-      {std::pair(Ids{1, 2, 2, 3}, "2 is 2"), {{1, 2, 3, 40}, "3 is 40"}, {{-1, 2, 3, 4}, "0 is -1"}})
+  for (const auto& [map, entry] : {std::pair(Ids{1, 2, 2, 3}, "2 is 2"), {{1, 2, 3, 40}, "3 is 40"}, {{-1, 2, 3, 4}, "0 is -1"}})
     expect_part(refusal(asked, all, map), fmt::format("entry {}: ids must ascend and lie below the target's 40", entry));
   all.back().shape = {3};
   expect_part(refusal(asked, all, {1, 2, 3}), "3 entries for heads over 4 tokens");

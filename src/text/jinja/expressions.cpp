@@ -5,6 +5,8 @@
 #include "text/jinja/interpreter.h"
 
 namespace hunch::jinja {
+
+using enum Kind;
 namespace {
 
 using enum Operator;
@@ -165,17 +167,17 @@ Result<Value> Interpreter::eval_item(const Expr& expr, Scope& scope) {
 }
 
 Result<Value> Interpreter::slice(const Value& object, const Value& lower, const Value& upper, const Value& step_value) {
-  if (object.is(Kind::Undefined)) return undefined_error(object);
-  const bool text = object.is(Kind::String), sequence = object.is(Kind::Sequence) && object.sequence->indexable();
+  if (object.is(Undefined)) return undefined_error(object);
+  const bool text = object.is(String), sequence = object.is(Sequence) && object.sequence->indexable();
   if (!text && !sequence) return type_error("'{}' object cannot be sliced", type_name(object));
   for (const Value* bound : {&lower, &upper, &step_value})
-    if (!bound->is_int() && !bound->is(Kind::None)) return type_error("slice indices must be integers or None");
+    if (!bound->is_int() && !bound->is(None)) return type_error("slice indices must be integers or None");
   const int64_t length = text ? object.text->length() : std::ssize(object.sequence->items);
-  const int64_t step = step_value.is(Kind::None) ? 1 : step_value.as_int();
+  const int64_t step = step_value.is(None) ? 1 : step_value.as_int();
   if (step == 0) return type_error("slice step cannot be zero");
   // As CPython's PySlice_AdjustIndices.
   const auto clip = [&](const Value& bound, int64_t otherwise) {
-    if (bound.is(Kind::None)) return otherwise;
+    if (bound.is(None)) return otherwise;
     int64_t at = bound.as_int();
     if (at < 0) return at += length, std::max(at, step < 0 ? int64_t(-1) : int64_t(0));
     return std::min(at, step < 0 ? length - 1 : length);
@@ -215,8 +217,8 @@ Result<Value> Interpreter::eval_sign(const Expr& expr, Scope& scope) {
     if (!negate) return Value::of(value.as_int());
     return arithmetic(Sub, Value::of(int64_t(0)), value);
   }
-  if (value.is(Kind::Float)) return Value::of(negate ? -value.real : value.real);
-  if (value.is(Kind::Undefined)) return undefined_error(value);
+  if (value.is(Float)) return Value::of(negate ? -value.real : value.real);
+  if (value.is(Undefined)) return undefined_error(value);
   return type_error("bad operand type for unary {}: '{}'", negate ? '-' : '+', type_name(value));
 }
 
@@ -225,7 +227,7 @@ Result<Value> Interpreter::eval_arith(const Expr& expr, Scope& scope) {
   for (size_t i = 0; i < expr.chain.size();) {
     HUNCH_TRY(const Value right, eval(*expr.chain[i].right, scope));
     line_ = expr.line;
-    if (left.is(Kind::String) && right.is(Kind::String) && expr.chain[i].op == Add && !left.text->markup && !right.text->markup) {
+    if (left.is(String) && right.is(String) && expr.chain[i].op == Add && !left.text->markup && !right.text->markup) {
       // A chain of strings is joined once, not once for each sign.
       TextBuilder out(budget_.output_bytes);
       out.append(*left.text);
@@ -233,7 +235,7 @@ Result<Value> Interpreter::eval_arith(const Expr& expr, Scope& scope) {
       Value next;
       for (++i; i < expr.chain.size() && expr.chain[i].op == Add; ++i) {
         HUNCH_TRY(next, eval(*expr.chain[i].right, scope));
-        if (!next.is(Kind::String) || next.text->markup) break;
+        if (!next.is(String) || next.text->markup) break;
         out.append(*next.text);
       }
       HUNCH_TRY(left, finish(out));
@@ -253,10 +255,10 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
   HUNCH_OK(spend(1));
   if (a.is_int() && b.is_int()) return integers(op, a.as_int(), b.as_int());
   if (a.is_number() && b.is_number()) return reals(op, a.as_real(), b.as_real());
-  if (op == Mod && a.is(Kind::String)) return format_percent(*this, *a.text, b);
+  if (op == Mod && a.is(String)) return format_percent(*this, *a.text, b);
   for (const Value* side : {&a, &b})
-    if (side->is(Kind::Undefined)) return undefined_error(*side);
-  if (op == Add && a.is(Kind::String) && b.is(Kind::String)) {
+    if (side->is(Undefined)) return undefined_error(*side);
+  if (op == Add && a.is(String) && b.is(String)) {
     TextBuilder out(budget_.output_bytes);
     const bool markup = a.text->markup || b.text->markup;
     out.append(markup && !a.text->markup ? escaped(*a.text, heap_, budget_.output_bytes) : *a.text);
@@ -266,7 +268,7 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
     text.markup = markup;
     return make_text(heap_, text);
   }
-  const auto plain = [](const Value& v) { return v.is(Kind::Sequence) && v.sequence->kind <= Tuple; };
+  const auto plain = [](const Value& v) { return v.is(Sequence) && v.sequence->kind <= Tuple; };
   if (op == Add && plain(a) && plain(b) && a.sequence->kind == b.sequence->kind) {
     std::vector<Value> items(a.sequence->items.begin(), a.sequence->items.end());
     items.insert(items.end(), b.sequence->items.begin(), b.sequence->items.end());
@@ -275,7 +277,7 @@ Result<Value> Interpreter::arithmetic(Operator op, const Value& a, const Value& 
   if (op == Mul && (a.is_int() || b.is_int())) {
     const Value& many = a.is_int() ? b : a;
     const int64_t times = std::max<int64_t>(0, a.is_int() ? a.as_int() : b.as_int());
-    if (many.is(Kind::String)) {
+    if (many.is(String)) {
       TextBuilder out(budget_.output_bytes);
       if (!many.bytes().empty())
         for (int64_t i = 0; i < times && !out.full(); ++i) out.append(*many.text);
@@ -321,12 +323,12 @@ Result<Value> Interpreter::eval_compare(const Expr& expr, Scope& scope) {
         break;
       }
       default: {
-        if (left.is(Kind::Undefined)) return undefined_error(left);
-        if (right.is(Kind::Undefined)) return undefined_error(right);
+        if (left.is(Undefined)) return undefined_error(left);
+        if (right.is(Undefined)) return undefined_error(right);
         const bool swapped = operand.op == Gt || operand.op == Le;
         HUNCH_TRY(holds, swapped ? less(right, left) : less(left, right));
         if (operand.op == Le || operand.op == Ge) {
-          const bool nan = (left.is(Kind::Float) && std::isnan(left.real)) || (right.is(Kind::Float) && std::isnan(right.real));
+          const bool nan = (left.is(Float) && std::isnan(left.real)) || (right.is(Float) && std::isnan(right.real));
           holds = !holds && !nan;
         }
       }
@@ -339,17 +341,17 @@ Result<Value> Interpreter::eval_compare(const Expr& expr, Scope& scope) {
 
 Result<bool> Interpreter::contains(const Value& container, const Value& item) {
   switch (container.kind) {
-    case Kind::Undefined: return false;
-    case Kind::String:
-      if (!item.is(Kind::String)) return type_error("'in <string>' requires string as left operand, not {}", type_name(item));
+    case Undefined: return false;
+    case String:
+      if (!item.is(String)) return type_error("'in <string>' requires string as left operand, not {}", type_name(item));
       HUNCH_OK(spend(1 + int64_t(container.bytes().size() / 256)));
       return container.bytes().find(item.bytes()) != std::string_view::npos;
-    case Kind::Sequence: {
+    case Sequence: {
       HUNCH_TRY(const auto items, iterate(container));
       HUNCH_OK(spend(std::ssize(items)));
       return std::ranges::any_of(items, [&](const Value& one) { return equal(one, item); });
     }
-    case Kind::Dict: {
+    case Dict: {
       HUNCH_OK(hash_of(item));
       return container.dict->find(item) != nullptr;
     }

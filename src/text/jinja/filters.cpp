@@ -67,15 +67,17 @@ std::optional<Value> truncated(double value) {
 
 namespace filters {
 
+using enum Kind;
+
 Result<Value> to_int(In, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'int'", {"default", "base"}));
   HUNCH_TRY(const int64_t base, params.integer(1, 10));
   const Value otherwise = params[0] ? *params[0] : Value::of(int64_t(0));
   std::optional<Value> out;
-  if (value.is(Kind::Undefined)) return undefined_error(value);
+  if (value.is(Undefined)) return undefined_error(value);
   if (value.is_int()) out = Value::of(value.as_int());
-  if (value.is(Kind::Float)) out = truncated(value.real);
-  if (value.is(Kind::String)) {
+  if (value.is(Float)) out = truncated(value.real);
+  if (value.is(String)) {
     if (const auto whole = parse_integer(value.bytes(), base)) out = Value::of(*whole);
     else if (const auto real = parse_real(value.bytes())) out = truncated(*real);
   }
@@ -84,16 +86,16 @@ Result<Value> to_int(In, const Value& value, Args args) {
 
 Result<Value> to_float(In, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'float'", {"default"}));
-  if (value.is(Kind::Undefined)) return undefined_error(value);
+  if (value.is(Undefined)) return undefined_error(value);
   if (value.is_number()) return Value::of(value.as_real());
-  if (value.is(Kind::String))
+  if (value.is(String))
     if (const auto real = parse_real(value.bytes())) return Value::of(*real);
   return params[0] ? *params[0] : Value::of(0.0);
 }
 
 Result<Value> absolute(In in, const Value& value, Args args) {
   HUNCH_OK(args.none("the filter 'abs'"));
-  if (value.is(Kind::Float)) return Value::of(std::fabs(value.real));
+  if (value.is(Float)) return Value::of(std::fabs(value.real));
   if (!value.is_int()) return type_error("bad operand type for abs(): '{}'", type_name(value));
   return value.as_int() < 0 ? in.arithmetic(Operator::Sub, Value::of(int64_t(0)), value) : Value::of(value.as_int());
 }
@@ -168,10 +170,10 @@ Result<Value> title(In in, const Value& value, Args args) {
 
 Result<Value> indent(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'indent'", {"width", "first", "blank"}));
-  if (!value.is(Kind::String)) return type_error("the filter 'indent' takes a string, not {}", type_name(value));
+  if (!value.is(String)) return type_error("the filter 'indent' takes a string, not {}", type_name(value));
   Text indention{.trusted = true};
   std::string spaces;
-  if (params[0] && params[0]->is(Kind::String)) {
+  if (params[0] && params[0]->is(String)) {
     indention = *params[0]->text;
   } else {
     HUNCH_TRY(const int64_t width, params.integer(0, 4));
@@ -238,7 +240,7 @@ Result<Value> tojson(In in, const Value& value, Args args) {
   if (params.given(1)) {
     style.lines = true;
     style.item_separator.assign(1, ',');
-    if (params[1]->is(Kind::String)) {
+    if (params[1]->is(String)) {
       style.indent = params[1]->bytes();
     } else {
       HUNCH_TRY(const int64_t width, params.integer(1, 0));
@@ -248,7 +250,7 @@ Result<Value> tojson(In in, const Value& value, Args args) {
   }
   if (params.given(2)) {
     HUNCH_TRY(const auto pair, in.iterate(*params[2]));
-    if (pair.size() != 2 || !pair[0].is(Kind::String) || !pair[1].is(Kind::String))
+    if (pair.size() != 2 || !pair[0].is(String) || !pair[1].is(String))
       return type_error("'separators' of 'tojson' are two strings");
     style.item_separator = pair[0].bytes();
     style.key_separator = pair[1].bytes();
@@ -260,7 +262,7 @@ Result<Value> tojson(In in, const Value& value, Args args) {
 
 Result<Value> otherwise(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'default'", {"default_value", "boolean"}));
-  if (!value.is(Kind::Undefined) && !(params.flag(1) && !truth(value))) return value;
+  if (!value.is(Undefined) && !(params.flag(1) && !truth(value))) return value;
   return params[0] ? *params[0] : in.text("", true);
 }
 

@@ -10,17 +10,19 @@ namespace hunch::jinja {
 namespace filters {
 namespace {
 
+using enum Kind;
+
 // "address.city" or 0: what sort, map and others take as their attribute. None or nothing: the item itself.
 class Getter {
  public:
   static Result<Getter> make(In in, const Value* path, const Value* fallback, bool ignore_case) {
     Getter out(in, fallback, ignore_case);
-    if (!path || path->is(Kind::None)) return out;
+    if (!path || path->is(None)) return out;
     if (path->is_int()) {
       out.parts_.push_back(*path);
       return out;
     }
-    if (!path->is(Kind::String)) return type_error("an attribute is a string or an integer");
+    if (!path->is(String)) return type_error("an attribute is a string or an integer");
     std::string_view rest = path->bytes();
     while (true) {
       const size_t dot = std::min(rest.find('.'), rest.size());
@@ -38,9 +40,9 @@ class Getter {
     Value value = item;
     for (const Value& part : parts_) {
       HUNCH_TRY(value, in_->item(value, part));
-      if (fallback_ && value.is(Kind::Undefined)) value = *fallback_;
+      if (fallback_ && value.is(Undefined)) value = *fallback_;
     }
-    if (ignore_case_ && value.is(Kind::String)) return in_->text(with_case(value.bytes(), Case::Lower));
+    if (ignore_case_ && value.is(String)) return in_->text(with_case(value.bytes(), Case::Lower));
     return value;
   }
 
@@ -76,11 +78,11 @@ std::vector<Value> items_of(const Keyed& keyed) {
 Result<Value> length(In in, const Value& value, Args args) {
   HUNCH_OK(args.none("the filter 'length'"));
   switch (value.kind) {
-    case Kind::Undefined: return Value::of(int64_t(0));
-    case Kind::String: return Value::of(value.text->length());
-    case Kind::Dict: return Value::of(std::ssize(value.dict->entries));
-    case Kind::Loop: HUNCH_OK(in.pull(*value.loop, INT64_MAX)); return Value::of(std::ssize(value.loop->items));
-    case Kind::Sequence:
+    case Undefined: return Value::of(int64_t(0));
+    case String: return Value::of(value.text->length());
+    case Dict: return Value::of(std::ssize(value.dict->entries));
+    case Loop: HUNCH_OK(in.pull(*value.loop, INT64_MAX)); return Value::of(std::ssize(value.loop->items));
+    case Sequence:
       if (value.sequence->kind != Generator) return Value::of(std::ssize(value.sequence->items));
       [[fallthrough]];
     default: return type_error("object of type '{}' has no len()", type_name(value));
@@ -95,7 +97,7 @@ Result<Value> first(In in, const Value& value, Args args) {
 
 Result<Value> last(In in, const Value& value, Args args) {
   HUNCH_OK(args.none("the filter 'last'"));
-  if (value.is(Kind::Sequence) && value.sequence->kind == Generator) return type_error("'generator' object is not reversible");
+  if (value.is(Sequence) && value.sequence->kind == Generator) return type_error("'generator' object is not reversible");
   HUNCH_TRY(const auto items, in.iterate(value));
   return items.empty() ? in.undefined("No last item, sequence was empty.") : items.back();
 }
@@ -125,8 +127,8 @@ Result<Value> reverse(In in, const Value& value, Args args) {
   HUNCH_OK(args.none("the filter 'reverse'"));
   HUNCH_TRY(const auto items, in.iterate(value));
   std::vector<Value> out(items.rbegin(), items.rend());
-  const bool walks = value.is(Kind::Sequence) && value.sequence->kind == Generator;  // Python copies it
-  if (!value.is(Kind::String)) return in.list(out, walks ? List : Generator);
+  const bool walks = value.is(Sequence) && value.sequence->kind == Generator;  // Python copies it
+  if (!value.is(String)) return in.list(out, walks ? List : Generator);
   TextBuilder text(in.text_limit());
   for (const Value& character : out) text.append(*character.text);
   return in.finish(text);
@@ -136,7 +138,7 @@ Result<Value> sort(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'sort'", {"reverse", "case_sensitive", "attribute"}));
   HUNCH_TRY(const auto items, in.iterate(value));
   std::vector<Getter> getters;  // "age,name": by the one, then by the other
-  if (params[2] && params[2]->is(Kind::String)) {
+  if (params[2] && params[2]->is(String)) {
     std::string_view rest = params[2]->bytes();
     for (bool more = true; more;) {
       const size_t comma = std::min(rest.find(','), rest.size());
@@ -163,7 +165,7 @@ Result<Value> sort(In in, const Value& value, Args args) {
 
 Result<Value> dictsort(In in, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the filter 'dictsort'", {"case_sensitive", "by", "reverse"}));
-  if (!value.is(Kind::Dict)) return type_error("the filter 'dictsort' takes a dict, not {}", type_name(value));
+  if (!value.is(Dict)) return type_error("the filter 'dictsort' takes a dict, not {}", type_name(value));
   const Text by_key{.bytes = "key"};
   HUNCH_TRY(const Text* by, params.text(1, &by_key));
   if (by->bytes != "key" && by->bytes != "value") return type_error("You can only sort by either \"key\" or \"value\"");
@@ -215,7 +217,7 @@ Result<Value> sum(In in, const Value& value, Args args) {
   HUNCH_TRY(const Getter getter, Getter::make(in, params[0], nullptr, false));
   HUNCH_TRY(const auto items, in.iterate(value));
   Value total = params[1] ? *params[1] : Value::of(int64_t(0));
-  if (total.is(Kind::String)) return type_error("sum() can't sum strings [use ''.join(seq) instead]");
+  if (total.is(String)) return type_error("sum() can't sum strings [use ''.join(seq) instead]");
   for (const Value& item : items) {
     HUNCH_TRY(const Value one, getter(item));
     HUNCH_TRY(total, in.arithmetic(Operator::Add, total, one));
@@ -225,8 +227,8 @@ Result<Value> sum(In in, const Value& value, Args args) {
 
 Result<Value> items(In in, const Value& value, Args args) {
   HUNCH_OK(args.none("the filter 'items'"));
-  if (value.is(Kind::Undefined)) return in.list({}, Generator);
-  if (!value.is(Kind::Dict)) return type_error("Can only get item pairs from a mapping.");
+  if (value.is(Undefined)) return in.list({}, Generator);
+  if (!value.is(Dict)) return type_error("Can only get item pairs from a mapping.");
   HUNCH_TRY(const Value pairs, find_method(value, "items")(in, value, {}));
   HUNCH_TRY(const auto all, in.iterate(pairs));
   return in.list({all.begin(), all.end()}, Generator);
@@ -249,7 +251,7 @@ Result<Value> map(In in, const Value& value, Args args) {
     for (const Value& item : items) { HUNCH_TRY(out.emplace_back(), getter(item)); }
     return in.list(out, Generator);
   }
-  if (!args.positional[0].is(Kind::String)) return type_error("map requires the name of a filter");
+  if (!args.positional[0].is(String)) return type_error("map requires the name of a filter");
   const Function function = find_filter(args.positional[0].bytes());
   if (!function) return type_error("the filter {} is not supported", excerpt(args.positional[0].bytes()));
   HUNCH_TRY(const auto items, in.iterate(value));
@@ -269,7 +271,7 @@ Result<Value> choose(In in, const Value& value, Args args) {
   }
   Function test = nullptr;
   if (!rest.empty()) {
-    if (!rest[0].is(Kind::String)) return type_error("the name of a test is a string");
+    if (!rest[0].is(String)) return type_error("the name of a test is a string");
     test = find_test(rest[0].bytes());
     if (!test) return type_error("the test {} is not supported", excerpt(rest[0].bytes()));
     rest = rest.subspan(1);

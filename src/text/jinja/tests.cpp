@@ -8,6 +8,8 @@ using enum Operator;
 
 namespace {
 
+using enum Kind;
+
 using In = Interpreter&;
 using Args = const Arguments&;
 
@@ -22,17 +24,15 @@ template <Kind kKind>
 bool is(const Value& v) {
   return v.is(kKind);
 }
-bool callable(const Value& v) { return v.is(Kind::Callable) || v.is(Kind::Loop) || v.is(Kind::Joiner) || v.is(Kind::Undefined); }
-bool defined(const Value& v) { return !v.is(Kind::Undefined); }
-bool is_true(const Value& v) { return v.is(Kind::Bool) && v.boolean; }
-bool is_false(const Value& v) { return v.is(Kind::Bool) && !v.boolean; }
+bool callable(const Value& v) { return v.is(Callable) || v.is(Loop) || v.is(Joiner) || v.is(Undefined); }
+bool defined(const Value& v) { return !v.is(Undefined); }
+bool is_true(const Value& v) { return v.is(Bool) && v.boolean; }
+bool is_false(const Value& v) { return v.is(Bool) && !v.boolean; }
 bool number(const Value& v) { return v.is_number(); }
-bool escaped(const Value& v) { return v.is(Kind::String) && v.text->markup; }
-bool iterable(const Value& v) {
-  return v.is(Kind::String) || v.is(Kind::Sequence) || v.is(Kind::Dict) || v.is(Kind::Undefined) || v.is(Kind::Loop);
-}
+bool escaped(const Value& v) { return v.is(String) && v.text->markup; }
+bool iterable(const Value& v) { return v.is(String) || v.is(Sequence) || v.is(Dict) || v.is(Undefined) || v.is(Loop); }
 bool sequence(const Value& v) {
-  return v.is(Kind::String) || v.is(Kind::Dict) || v.is(Kind::Undefined) || (v.is(Kind::Sequence) && v.sequence->indexable());
+  return v.is(String) || v.is(Dict) || v.is(Undefined) || (v.is(Sequence) && v.sequence->indexable());
 }
 
 template <bool kUpper>
@@ -66,7 +66,7 @@ Result<Value> compared(In, const Value& a, Args args) {
   const Value& b = *params[0];
   if (kOp == Eq || kOp == Ne) return Value::of(equal(a, b) == (kOp == Eq));
   for (const Value* side : {&a, &b})
-    if (side->is(Kind::Undefined)) return undefined_error(*side);
+    if (side->is(Undefined)) return undefined_error(*side);
   const bool swapped = kOp == Gt || kOp == Le;
   HUNCH_TRY(const bool before, swapped ? less(b, a) : less(a, b));
   return Value::of(before != (kOp == Le || kOp == Ge));
@@ -82,7 +82,7 @@ Result<Value> sameas(In, const Value& value, Args args) {
   HUNCH_TRY(const Params params, args.bind("the test 'sameas'", {"other"}, 1));
   const Value& other = *params[0];
   if (value.kind != other.kind) return Value::of(false);
-  const bool object = value.is(Kind::Sequence) || value.is(Kind::Dict);
+  const bool object = value.is(Sequence) || value.is(Dict);
   return Value::of(object ? value.sequence == other.sequence : equal(value, other));
 }
 
@@ -90,19 +90,19 @@ template <Function (*kFind)(std::string_view)>
 Result<Value> known(In, const Value& value, Args args) {
   HUNCH_OK(args.none("this test"));
   HUNCH_OK(hash_of(value));
-  return Value::of(value.is(Kind::String) && kFind(value.bytes()) != nullptr);
+  return Value::of(value.is(String) && kFind(value.bytes()) != nullptr);
 }
 
 constexpr std::pair<std::string_view, Function> kTests[] = {{"!=", compared<Ne>}, {"<", compared<Lt>}, {"<=", compared<Le>},
-    {"==", compared<Eq>}, {">", compared<Gt>}, {">=", compared<Ge>}, {"boolean", simple<is<Kind::Bool>>},
+    {"==", compared<Eq>}, {">", compared<Gt>}, {">=", compared<Ge>}, {"boolean", simple<is<Bool>>},
     {"callable", simple<callable>}, {"defined", simple<defined>}, {"divisibleby", divisibleby}, {"eq", compared<Eq>},
     {"equalto", compared<Eq>}, {"escaped", simple<escaped>}, {"even", even}, {"false", simple<is_false>},
-    {"filter", known<find_filter>}, {"float", simple<is<Kind::Float>>}, {"ge", compared<Ge>}, {"greaterthan", compared<Gt>},
-    {"gt", compared<Gt>}, {"in", in}, {"integer", simple<is<Kind::Int>>}, {"iterable", simple<iterable>}, {"le", compared<Le>},
-    {"lessthan", compared<Lt>}, {"lower", cased<false>}, {"lt", compared<Lt>}, {"mapping", simple<is<Kind::Dict>>},
-    {"ne", compared<Ne>}, {"none", simple<is<Kind::None>>}, {"number", simple<number>}, {"odd", odd}, {"sameas", sameas},
-    {"sequence", simple<sequence>}, {"string", simple<is<Kind::String>>}, {"test", known<find_test>}, {"true", simple<is_true>},
-    {"undefined", simple<is<Kind::Undefined>>}, {"upper", cased<true>}};
+    {"filter", known<find_filter>}, {"float", simple<is<Float>>}, {"ge", compared<Ge>}, {"greaterthan", compared<Gt>},
+    {"gt", compared<Gt>}, {"in", in}, {"integer", simple<is<Int>>}, {"iterable", simple<iterable>}, {"le", compared<Le>},
+    {"lessthan", compared<Lt>}, {"lower", cased<false>}, {"lt", compared<Lt>}, {"mapping", simple<is<Dict>>},
+    {"ne", compared<Ne>}, {"none", simple<is<None>>}, {"number", simple<number>}, {"odd", odd}, {"sameas", sameas},
+    {"sequence", simple<sequence>}, {"string", simple<is<String>>}, {"test", known<find_test>}, {"true", simple<is_true>},
+    {"undefined", simple<is<Undefined>>}, {"upper", cased<true>}};
 
 }
 
