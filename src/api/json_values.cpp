@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "text/excerpt.h"
 #include "text/unicode.h"
 
 namespace hunch {

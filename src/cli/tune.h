@@ -2,7 +2,6 @@
 // sparse attention may do less exactly.
 #pragma once
 
-#include "cli/interrupt.h"
 #include "cli/request_flags.h"
 
 namespace hunch {

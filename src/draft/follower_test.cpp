@@ -8,8 +8,7 @@
 namespace hunch {
 namespace {
 
-using test::Tokens;
-using test::Tree;
+using namespace test;
 
 constexpr int kVocab = 8192, kMaxDraft = 64;
 
@@ -82,7 +81,7 @@ class Follows : public testing::Test {
   }
   // Tokens first, first + 1, ...: `len` of the prompt.
   Sequence seated(Slot slot, int64_t len, int32_t first, const Tokens& found = {}) {
-    Sequence out = test::sequence_of({}, slot);
+    Sequence out = sequence_of({}, slot);
     for (int32_t i = 0; i < len; ++i) out.tokens.push_back(first + i);
     out.prompt_len = len;
     out.pages = PageTable(4096);
@@ -102,7 +101,7 @@ class Follows : public testing::Test {
     follow_from(sequence, std::exchange(sequence.committed_len, committed_len));
   }
   void begin_round() { passes_.clear(); }
-  Tokens drafted(const Sequence& sequence, int most) { return test::draft(*follower_, sequence, most); }
+  Tokens drafted(const Sequence& sequence, int most) { return draft(*follower_, sequence, most); }
   // The target keeps `kept` of a chain and says `next`.
   void verify(Sequence& sequence, const Tokens& chain, size_t kept, int32_t next) {
     Verdict verdict;
@@ -121,7 +120,7 @@ class Follows : public testing::Test {
     return all;
   }
 
-  test::ShapeOnly target_{toy_shape()};
+  ShapeOnly target_{toy_shape()};
   PagePool pool_{64};
   std::unique_ptr<Backend> backend_;
   std::vector<Rows> passes_;

@@ -9,6 +9,8 @@
 namespace hunch {
 namespace {
 
+using namespace test;
+
 // A device that lacks what some models need.
 struct Lacking final : ReferenceBackend {
   std::string description() const override { return "a device"; }
@@ -35,24 +37,24 @@ TEST(ExpertModels, AreRefusedByNameWhereTheyDoNotRun) {
   ASSERT_TRUE(opened.checkpoint.ok()) << opened.checkpoint.error().message;
   Lacking backend;
   backend.experts = false;
-  EXPECT_EQ(test::error_of(load(backend, **opened.checkpoint)),
+  EXPECT_EQ(error_of(load(backend, **opened.checkpoint)),
       "qwen3_moe: mixtures of experts do not run on a device yet; use --device cpu, or a model without experts");
 }
 
 TEST(ExpertModels, NameWhatABackendLacks) {
   for (const auto& [folder, family, lacks] :
       {std::tuple{"gpt-oss", "gpt_oss", "attention sinks"}, {"deepseek-v3", "deepseek_v3", "latent attention (DeepSeek)"}}) {
-    const auto checkpoint = test::good(Checkpoint::open(test::tiny_path(folder)));
+    const auto checkpoint = good(Checkpoint::open(tiny_path(folder)));
     Lacking backend;
     const auto model = Register<Model>::find(family)->make({.backend = &backend, .checkpoint = checkpoint.get()});
-    EXPECT_EQ(test::error_of(model), fmt::format("{}: a device has no {} yet; use --device cpu", family, lacks));
+    EXPECT_EQ(error_of(model), fmt::format("{}: a device has no {} yet; use --device cpu", family, lacks));
   }
 }
 
 TEST(ExpertModels, CountTheExpertsThatOneRowReads) {
   Opened opened;
   ReferenceBackend backend;
-  const auto model = test::good(load(backend, **opened.checkpoint));
+  const auto model = good(load(backend, **opened.checkpoint));
   size_t matrices = 0;
   for (const Tensor& tensor : (*opened.checkpoint)->tensors())
     if (tensor.shape.size() == 2) matrices += tensor.bytes;
