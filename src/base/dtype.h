@@ -10,8 +10,8 @@
 
 namespace hunch {
 
-enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F8_E4M3, MXFP4 };
-inline constexpr int kNumDTypes = 10;
+enum class DType : uint8_t { F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, F8_E4M3, MXFP4, I16 };
+inline constexpr int kNumDTypes = 11;
 
 struct DTypeInfo {
   std::string_view name;  // as the command line takes and prints it
@@ -31,6 +31,7 @@ constexpr DTypeInfo dtype_info(DType t) {
     case DType::Q6_K: return {"q6_k", 256, 210};  // 128 low nibbles, 64 high bits, int8 scales[16], f16 d; w = d sc (q - 32)
     case DType::F8_E4M3: return {"fp8", 1, 1};    // sign, 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f is NaN
     case DType::MXFP4: return {"mxfp4", 32, 17};  // u8 e, nibbles as Q4_0; w = 2^(e - 128) kMxfp4Doubled[code]
+    case DType::I16: return {"i16", 32, 66};  // of KV rows alone (backend/ops/kv.h): their scale counts as 2 bytes in 32 elements
   }
   return {"?", 1, 0};
 }

@@ -102,7 +102,7 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {"--rule", "block", "must be one of match, point, ratio"},
       {"--seed", "-2", "needs -1 (random) or a whole number in 0..18446744073709551615"},
       {"--seed", "12x", "needs -1 (random) or a whole number in 0..18446744073709551615"},
-      {"--kv-type", "int8", "must be one of f32, f16, bf16, q8_0, fp8"},
+      {"--kv-type", "int8", "must be one of f32, f16, bf16, i16, q8_0, fp8"},
       {"--device", "metal", "must be one of cpu, reference"},
       {"--color", "maybe", "must be one of auto, always, never"},
   };
@@ -111,8 +111,9 @@ TEST(Flags, AnswersEveryBadValueWithFlagValueAndRange) {
       {{"--spec", "dflash"},
           "--spec: dflash is not available yet; there are auto, cascade, draft_model, eagle, eagle3, medusa, mtp, ngram, none, "
           "profile, self, staged, suffix (self also spelled sparse_attn)"},
-      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
-      {{"--kv-cache-dtype", "fp8_e5m2"}, "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, q8_0, fp8"},
+      {{"-ctk", "q4_0"}, "-ctk: q4_0 is not available yet; there are f32, f16, bf16, i16, q8_0, fp8"},
+      {{"--kv-cache-dtype", "fp8_e5m2"},
+          "--kv-cache-dtype: fp8_e5m2 is not available yet; there are f32, f16, bf16, i16, q8_0, fp8"},
       {{"--device", "cuda"}, "--device cuda: this program has no CUDA backend; scripts/build cuda makes one"},
       {{"--nosuchflag"}, "unknown flag \"--nosuchflag\""},
       {{"--temprature", "1"}, "unknown flag \"--temprature\" (did you mean --temperature?)"},

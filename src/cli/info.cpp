@@ -49,7 +49,7 @@ ordered_json info_json(const Checkpoint& checkpoint, const std::string& path) {
   out.update({{"layers", s.layers}, {"heads", s.heads}, {"kv_heads", s.kv_heads}, {"head_dim", s.head_dim},
       {"context_len", s.context_len}, {"sliding_window", s.sliding_window}, {"rope_theta", s.rope_theta},
       {"rope_scaling", rope_name(s.rope_scaling.kind)}, {"tied_head", s.tied_head}});
-  for (DType type : {DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3})
+  for (DType type : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::F8_E4M3})
     out["kv_bytes_per_token"][std::string(dtype_info(type).name)] = kv_bytes_per_token(s, type);
   // Past this context a decode step reads more KV than weights: there speculation with sparse attention has something to save.
   out["context_where_kv_equals_weights"] = info.parameters > 0 ? ordered_json(balance_len(info, s, DType::BF16)) : ordered_json();
@@ -91,8 +91,8 @@ std::string info_text(const ordered_json& j) {
       word("rope_scaling"));
   line.weights(j, 6);
   const auto kv = [&](const char* type) { return j["kv_bytes_per_token"][type].get<double>(); };
-  line("KV of one token", "{} bytes as bf16 or f16, {} as q8_0, {} as fp8, {} as f32", kv("bf16"), kv("q8_0"), kv("fp8"),
-      kv("f32"));
+  line("KV of one token", "{} bytes as bf16 or f16, {} as i16, {} as q8_0, {} as fp8, {} as f32", kv("bf16"), kv("i16"),
+      kv("q8_0"), kv("fp8"), kv("f32"));
   if (whole("parameters") > 0 && !j["context_where_kv_equals_weights"].is_null())
     line("KV = weights", "at {} tokens of context (bf16)", whole("context_where_kv_equals_weights"));
   if (j.contains("note")) line("note", j["note"]);

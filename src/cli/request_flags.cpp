@@ -10,15 +10,15 @@
 namespace hunch {
 namespace {
 
-// f32, f16, bf16, q8_0, fp8, or vLLM's spellings of them.
+// f32, f16, bf16, i16, q8_0, fp8, or vLLM's spellings of them.
 Result<std::string> parse_kv_dtype(std::string_view flag, std::string_view text) {
   if (text == "bfloat16") text = "bf16";
   if (text == "float16") text = "f16";
   if (text == "float32") text = "f32";
   if (text == "fp8_e4m3") text = "fp8";
   for (std::string_view other : {"q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1", "fp8_e5m2"})
-    if (text == other) return usage_error("{}: {} is not available yet; there are f32, f16, bf16, q8_0, fp8", flag, text);
-  static constexpr std::string_view kTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
+    if (text == other) return usage_error("{}: {} is not available yet; there are f32, f16, bf16, i16, q8_0, fp8", flag, text);
+  static constexpr std::string_view kTypes[] = {"f32", "f16", "bf16", "i16", "q8_0", "fp8"};
   return parse_choice(flag, text, kTypes);
 }
 
@@ -85,7 +85,7 @@ void add_model_flags(FlagSet& set, ModelFlags& flags) {
       "0.8 of a GPU)",
       FlagSet::stored(flags.kv_memory_bytes, parse_bytes), 1);
   set.value(
-      {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16, bf16, q8_0 or fp8 (default: the device's)",
+      {"--kv-type", "--kv-cache-dtype"}, "TYPE", "type of the KV cache: f32, f16, bf16, i16, q8_0 or fp8 (default: the device's)",
       [&flags](auto flag, auto v) -> Status {
         flags.key_dtype.reset();  // vLLM's auto: the device's
         if (v != "auto") { HUNCH_TRY(flags.key_dtype, parse_kv_dtype(flag, v)); }

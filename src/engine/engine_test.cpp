@@ -310,7 +310,7 @@ TEST_F(Whole, RefusesEngineOptionsThatCannotWork) {
   const auto model = tiny_path("qwen3-tied");
   const std::pair<const char*, EngineOptions> cases[] = {
       {"unknown device 'gpu'; known: cpu, reference", {.model = model, .device = "gpu"}},
-      {"unknown KV type 'q4_0'; known: f32, f16, bf16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
+      {"unknown KV type 'q4_0'; known: f32, f16, bf16, i16, q8_0, fp8", {.model = model, .kv_dtype = "q4_0"}},
       {"the context size is negative", {.model = model, .context_len = -1}},
       {"the model was trained for 256", {.model = model, .context_len = int64_t(1) << 40}},
       {"KV memory too small", {.model = model, .context_len = 256, .kv_memory_bytes = 1000}},

@@ -27,7 +27,7 @@ std::string human_bytes(double bytes) {
 Result<DType> kv_dtype_named(const std::string& name, const Backend& backend) {
   if (name.empty()) return backend.default_kv_dtype();
   const auto type = name == "fp8_e4m3" ? DType::F8_E4M3 : dtype_named(name);
-  if (!type || !is_kv_dtype(*type)) return usage_error("unknown KV type '{}'; known: f32, f16, bf16, q8_0, fp8", name);
+  if (!type || !is_kv_dtype(*type)) return usage_error("unknown KV type '{}'; known: f32, f16, bf16, i16, q8_0, fp8", name);
   return *type;
 }
 
@@ -84,11 +84,14 @@ Result<std::unique_ptr<EngineParts>> EngineParts::load(const EngineOptions& opti
     parts->strategies = std::make_unique<const StrategyProfile>(std::move(loaded));
   }
 
-  HUNCH_TRY(const DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
-  if (kv_dtype == DType::Q8_0 && shape.head_dim > kMaxCodedDim)
-    return usage_error(
-        "KV type q8_0 reads heads of up to {} dimensions, this model has {}: use bf16", kMaxCodedDim, shape.head_dim);
-  if (shape.nsa.used() && (kv_dtype == DType::Q8_0 || kv_dtype == DType::F8_E4M3))
+  HUNCH_TRY(DType kv_dtype, kv_dtype_named(options.kv_dtype, *parts->backend));
+  if (options.kv_dtype.empty() && is_coded(kv_dtype) && (shape.nsa.used() || shape.head_dim > kMaxCodedDim))
+    kv_dtype = DType::BF16;
+  if (!parts->backend->keeps_kv(kv_dtype)) return usage_error("KV type {} is for the CPU: use bf16", dtype_info(kv_dtype).name);
+  if (is_coded(kv_dtype) && shape.head_dim > kMaxCodedDim)
+    return usage_error("KV type {} reads heads of up to {} dimensions, this model has {}: use bf16", dtype_info(kv_dtype).name,
+        kMaxCodedDim, shape.head_dim);
+  if (shape.nsa.used() && (is_coded(kv_dtype) || kv_dtype == DType::F8_E4M3))
     return usage_error(
         "a model with natively trained sparse attention keeps K and V as bf16, f16 or f32: choose one of these by --kv-type");
   if (shape.nsa.used() && !parts->backend->nsa_reads(kv_dtype))
@@ -150,9 +153,9 @@ Status EngineParts::load_drafters() {
             .draft_model = made.model.get(),
             .draft_vocab = &vocab}));
     const Needs needs = made.proposer->needs();
-    if (needs.kv && geometry.dtype == DType::Q8_0 && needs.kv->head_dim > kMaxCodedDim)
-      return usage_error("{}: KV type q8_0 reads heads of up to {} dimensions, this drafter has {}: use bf16", wanted.path,
-          kMaxCodedDim, needs.kv->head_dim);
+    if (needs.kv && is_coded(geometry.dtype) && needs.kv->head_dim > kMaxCodedDim)
+      return usage_error("{}: KV type {} reads heads of up to {} dimensions, this drafter has {}: use bf16", wanted.path,
+          dtype_info(geometry.dtype).name, kMaxCodedDim, needs.kv->head_dim);
     if (needs.rows) followers_.push_back(made.proposer.get());
     follows_last |= needs.rows && (needs.taps.empty() || needs.taps.back() + 1 == model->shape().layers);
     for (const int layer : needs.taps)

@@ -103,7 +103,7 @@ TEST(Crowd, LeavesTheEntriesThatEachRequestAloneLeaves) {
     for (const char* device : kHosts)
       for (const bool caching : {true, false}) {
         EngineOptions options{.model = tiny_path(model), .device = device, .threads = 1 + turn % 2, .context_len = 256};
-        options.kv_dtype = kKvTypes[(turn + turn / 5) % 5], options.max_num_seqs = 1, options.prefix_caching = false;
+        options.kv_dtype = kKvTypes[(turn + turn / 6) % 6], options.max_num_seqs = 1, options.prefix_caching = false;
         if (std::string(device) == "cpu") options.isa = isas[turn / 2 % isas.size()];
         expect_entries_of_each_alone(options, caching, turn++);
       }

@@ -38,7 +38,7 @@ TEST(Methods, GiveThePlainStreamOverLatentAttention) {
   for (const char* model : {"deepseek-v3", "deepseek-v2-lite"})
     for (const char* device : kHosts) {
       auto engine =
-          load({.model = tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 5], .context_len = 256});
+          load({.model = tiny_path(model), .device = device, .threads = 2, .kv_dtype = kKvTypes[turn % 6], .context_len = 256});
       auto request = ask(phrases(160, 40, 1), kNewTokens);
       const auto plain = generate_plain(*engine, request);
       for (const auto& method : kMethods) {

@@ -17,7 +17,7 @@ inline std::vector<Generation> generate_together(Engine& engine, const std::vect
   return out;
 }
 
-inline constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8"};
+inline constexpr const char* kKvTypes[] = {"f32", "f16", "bf16", "q8_0", "fp8", "i16"};
 
 // Drafts of `self` over a share of the cache.
 inline Request self_drafting(Ints prompt, int64_t max_tokens, double ratio, int gamma, std::string_view policy = "vegas") {

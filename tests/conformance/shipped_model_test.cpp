@@ -50,11 +50,11 @@ TEST(ShippedModel, StreamsEqualPlainDecodingForEveryCombinationOfVegasOptions) {
 
 TEST(ShippedModel, StreamsEqualPlainDecodingOnEveryInstructionSetAndKvType) {
   static constexpr int kChunks[] = {64, 512, 96};
-  static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32", "q8_0", "fp8"};
+  static constexpr const char* kKvTypes[] = {"bf16", "f16", "f32", "q8_0", "fp8", "i16"};
   const auto isas = available_isas();
   int turn = 0;
   for (size_t level = 0; level < isas.size(); ++level)
-    for (size_t type = 0; type < 5; ++type) {
+    for (size_t type = 0; type < 6; ++type) {
       const std::string isa = isas[level], kv = kKvTypes[type];
       // All types on the best level, one on the others; portable code is slow: the tiny models must do.
       if (isa == "portable" || (level + 1 < isas.size() && type != 3 - level)) continue;

@@ -43,7 +43,7 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnTheReferenceBackend) {
   auto engine = load({
       .model = tiny_path(GetParam()),
       .device = "reference",
-      .kv_dtype = kKvTypes[number % 5],
+      .kv_dtype = kKvTypes[number % 6],
       .context_len = 256,
       .chunk_len = number % 2 ? 64 : 7,
   });
@@ -60,8 +60,8 @@ TEST_P(TinyModel, StreamsEqualPlainDecodingOnEveryInstructionSet) {
         .model = tiny_path(GetParam()),
         .device = "cpu",
         .isa = isa,
-        .threads = 1 + turn / 2 % 2,
-        .kv_dtype = kKvTypes[turn % 5],
+        .threads = 1 + turn / 4 % 2,
+        .kv_dtype = kKvTypes[turn / 2 % 6],
         .context_len = 256,
         .chunk_len = kChunks[(turn / 3 + turn) % 3],
     });

@@ -92,6 +92,7 @@ double tolerance(const std::string& name, const Place& place) {
   if (place.kv == "fp8") return name == "gpt-oss-mxfp4.gguf" ? 3 : 2;
   if (place.device == "cpu" && in_blocks(name)) return 0.6;
   // Rounding may send a row to another expert, which moves logits by a step: measured 0.134 with bf16, 0.46 with q8_0.
+  if (place.kv == "i16") return 0.015;  // each K and V to 1/16382 of its row's greatest element
   if (name == "qwen3-moe" && place.kv != "f32" && place.kv != "f16") return place.kv == "bf16" ? 0.25 : 0.7;
   if (place.kv == "q8_0") return 0.4;  // each K and V to 1/254 of its row's greatest element; measured 0.30
   return place.kv == "f32" ? 2e-4 : place.kv == "f16" ? 0.03 : place.isa == "avx512_bf16" ? 0.2 : 0.12;
@@ -100,7 +101,7 @@ double tolerance(const std::string& name, const Place& place) {
 void expect_close(const std::string& name, const std::string& path, const std::vector<Place>& where) {
   const Json data = read_golden(name);
   for (const Place& place : where) {
-    if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8")) continue;  // refused
+    if (name.starts_with("nsa-") && (place.kv == "q8_0" || place.kv == "fp8" || place.kv == "i16")) continue;  // refused
     EngineOptions options{.model = path, .device = place.device, .isa = place.isa, .threads = 1, .kv_dtype = place.kv};
     options.context_len = 256, options.chunk_len = 64;
     auto engine = load(options);

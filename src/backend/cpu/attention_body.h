@@ -48,7 +48,7 @@ void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Q
     for (int head = 0; head < rows.group; ++head, q += Kv::query_stride(keys.padded_dim)) {
       const float* from = rows.q + row * rows.row_stride + head * rows.head_stride;
       if constexpr (Kv::kCodes) {
-        code_query(from, keys.head_dim, keys.padded_dim, q);
+        code_query<Kv>(from, keys.head_dim, keys.padded_dim, q);
       } else if constexpr (Kv::kUnit != 0) {
         const F32 unit = set1(Kv::kUnit * keys.scale.k);
         for (int d = 0; d < keys.padded_dim; d += kLanes) Kv::put(q + d, load_row(from + d, keys.head_dim - d) * unit);
@@ -62,7 +62,7 @@ void prepare_queries(const QueryRows& rows, const KeyPlane& keys, typename Kv::Q
 template <class Kv, class As = Kv>
 void score_queries(const AttendScratch<Kv>& scratch, const std::byte* chunk, int padded_dim, int at, int count, Ahead& ahead) {
   const int64_t stride = Kv::query_stride(padded_dim);
-  if constexpr (Kv::kCodes) score_code_rows(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
+  if constexpr (Kv::kCodes) score_code_rows<Kv>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
   else score_rows<As>(chunk, padded_dim, scratch.q + at * stride, stride, count, scratch.scores, ahead);
 }
 
@@ -203,7 +203,7 @@ void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const
   const int64_t stride = state_len(padded_dim);
   const size_t half = item.keys.chunk_bytes / 2;
   const float* value_scales = nullptr;
-  if constexpr (Kv::kCodes) value_scales = scales_of(values, padded_dim);
+  if constexpr (Kv::kCodes) value_scales = scales_of<Kv>(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
   Ahead next_keys = Ahead::over(keys, next, half, block_steps<As>(end - begin, padded_dim, As::kKeyStep));
   Ahead next_values =
@@ -226,14 +226,14 @@ void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const
     }
     if constexpr (Kv::kCodes)
       for (int i = 0; i < count; ++i)
-        scratch.units[i] = code_weights(scratch.scores + i * kBlockLen, scratch.weights + i * kBlockLen);
+        scratch.units[i] = code_weights<Kv>(scratch.scores + i * kBlockLen, scratch.weights + i * kBlockLen);
     for (int i = 0; i < count;) {  // rows with the same entries together
       int same = i + 1;
       while (same < count && firsts[same] == firsts[i] && lasts[same] == lasts[i]) ++same;
       const typename Kv::Factor* weights = scratch.weights + i * kBlockLen;
       float* row_states = states + (at + i) * stride;
       if constexpr (Kv::kCodes)
-        value_code_rows(
+        value_code_rows<Kv>(
             values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, next_values);
       else value_rows<As>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, next_values);
       i = same;
@@ -412,11 +412,12 @@ static constexpr AttentionKernels attention_kernels() {
   add_type<KvF32>(table, DType::F32, store_rows<RowF32>);
   add_type<KvF16>(table, DType::F16, store_rows<RowF16>);
   add_type<KvBf16>(table, DType::BF16, store_rows<RowBf16>);
-  add_type<KvCodes>(table, DType::Q8_0, store_code_rows);
+  add_type<KvQ8>(table, DType::Q8_0, store_code_rows<KvQ8>);
+  add_type<KvI16>(table, DType::I16, store_code_rows<KvI16>);
   add_type<KvF8>(table, DType::F8_E4M3, store_f8_rows);
   table.merge = merge;
   table.combine_rows = combine_rows;
-  table.prefers_bf16 = HUNCH_LEVEL >= 3;
+  table.preferred = HUNCH_LEVEL >= 4 ? DType::BF16 : HUNCH_LEVEL == 3 ? DType::I16 : DType::F16;
   return table;
 }
 

@@ -87,7 +87,7 @@ constexpr size_t attend_scratch_bytes(int64_t num_rows, int padded_dim, size_t c
 }
 
 struct AttentionKernels {
-  // Indexed by DType: F32, F16, BF16, Q8_0, FP8.
+  // Indexed by DType: F32, F16, BF16, I16, Q8_0, FP8.
   void (*attend[kNumDTypes])(const AttendItem&) = {};
   void (*score[kNumDTypes])(const AttendItem&) = {};  // scores alone, by K alone; entries of the item's splits
   void (*store[kNumDTypes])(const StoreItem&) = {};
@@ -95,7 +95,7 @@ struct AttentionKernels {
   void (*merge)(const AttendItem&) = nullptr;
   // One set for all heads, after the last head: row_sums to out, for the entries of one split.
   void (*combine_rows)(const ScoreSink&, int num_rows, int64_t split) = nullptr;
-  bool prefers_bf16 = false;  // to f16: multiplied as it is, or widened sooner
+  DType preferred = DType::F16;  // of 16 bits: what the machine multiplies as it is
 };
 
 }

@@ -78,14 +78,15 @@ TEST(CpuAttention, ReadsWideHeadsAndManyRows) {
   expect_reference(2, seven, chunk(seven, 291, 9));
 }
 
-// Every key and query at the greatest code, of one sign: the greatest sums of integers there can be.
-TEST(CpuAttention, NeverOverflowsWithTheWidestHeadsOfCodes) {
+// Every key and query at the greatest code, of one sign, and all weights alike: the greatest sums of integers there can be.
+TEST(CpuAttention, NeverOverflowsWithHeadsOfCodes) {
   ReferenceBackend reference;
-  for (const std::string& isa : available_isas())
-    for (int dim : {256, 512, 528, kMaxCodedDim})
+  for (const auto& [isa, dtype] : every_store())
+    for (int dim : {16, 256, 512, 528, kMaxCodedDim})
       for (float sign : {1.0f, -1.0f}) {
+        if (!is_coded(dtype)) continue;
         const auto cpu = make_cpu(isa);
-        const KvShape shape{DType::Q8_0, 1, 1, dim};
+        const KvShape shape{dtype, 1, 1, dim};
         const KvCase expected_kv(reference, shape, 70), kv(*cpu, shape, 70);
         const Floats ones(70 * dim, 1.0f);
         const View<const float, 3> rows(ones.data(), 70, 1, dim);
@@ -243,9 +244,10 @@ TEST(CpuKvStore, CodesZeroTinyAndNonFiniteRowsAsTheReference) {
   const std::vector<Floats> rows = {{0, 0, 0}, {-0.0f, 0, 1e-40f}, {1e-31f, -5e-32f, 0}, {1e-29f, -5e-30f, 3e-30f},
       {3e38f, -1e38f, 2.5f}, {1, inf, 2}, {nan, 1, 2}, {127, -0.5f, 1.5f}};
   ReferenceBackend reference;
-  for (const std::string& isa : available_isas()) {
+  for (const auto& [isa, dtype] : every_store()) {
+    if (!is_coded(dtype)) continue;
     const auto cpu = make_cpu(isa);
-    const KvShape shape{DType::Q8_0, 1, 1, 3};
+    const KvShape shape{dtype, 1, 1, 3};
     const KvCase expected(reference, shape, 1), got(*cpu, shape, 1);
     for (size_t i = 0; i < rows.size(); ++i) {
       const View<const float, 3> row(rows[i].data(), 1, 1, 3);

@@ -32,7 +32,7 @@ void copy_entry(const KeyPlane& keys, const std::byte* from, int e, std::byte* t
   for (int d = 0; d < keys.padded_dim; ++d, v += kPer * kBytes, to_v += kPer * kBytes) __builtin_memcpy(to_v, v, kBytes);
   if constexpr (Kv::kCodes)
     for (size_t block : {size_t(0), keys.chunk_bytes / 2})
-      scales_of(to + block, keys.padded_dim)[to_e] = scales_of(from + block, keys.padded_dim)[e];
+      scales_of<Kv>(to + block, keys.padded_dim)[to_e] = scales_of<Kv>(from + block, keys.padded_dim)[e];
 }
 
 // The copies of one item: made when first asked for, changed from path to path where the paths differ.

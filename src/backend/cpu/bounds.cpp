@@ -11,8 +11,7 @@
 namespace hunch {
 namespace {
 
-// Keys of a byte an element; each of Q8_0 has its own scale, so codes cannot be compared. Once per key: the loads of attention
-// would not pay.
+// Each key of a coded store has its own scale, so codes cannot be compared. Once per key: the loads of attention would not pay.
 void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64_t last_page) {
   const auto& from = static_cast<const CpuKvStore&>(*args.from.store);
   auto& to = static_cast<CpuKvStore&>(*args.to.store);
@@ -30,10 +29,9 @@ void bound_codes(const PageBoundsArgs& args, int head, int64_t first_page, int64
       for (int64_t entry = page * args.page_len; entry < (page + 1) * args.page_len; ++entry) {
         const std::byte* chunk = chunk_of(from, args.from, entry);
         const int e = int(entry % kPageLen);
-        const std::byte code = chunk[keys.k_offset(e, d)];
         float scale = from.scale(args.layer).k;
-        if (from.dtype == DType::Q8_0) std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
-        const float x = scale * (from.dtype == DType::Q8_0 ? float(int(code) - 128) : f8_to_f32(uint8_t(code)));
+        if (is_coded(from.dtype)) std::memcpy(&scale, chunk + keys.k_scale_offset(e), sizeof(scale));
+        const float x = scale * keys.key(chunk, e, d);
         greatest = std::max(greatest, x), least = std::min(least, x), sum += x;
       }
       put(d, f32_to_bf16(args.means ? sum / float(args.page_len) : greatest));
@@ -55,11 +53,11 @@ size_t page_bounds(Threads& threads, const BoundsKernels& kernels, const PageBou
     const int64_t chunk = first_chunk + index % chunks;
     const BoundsItem item{key_plane(args.from, args.layer, head), key_plane(args.to, args.layer, head), args.page_len,
         std::max(args.first_page, chunk * kPageLen), std::min(args.last_page, (chunk + 1) * kPageLen), args.means};
-    if (from.dtype == DType::Q8_0 || from.dtype == DType::F8_E4M3) bound_codes(args, head, item.first_page, item.last_page);
+    if (bounds_dtype(from.dtype) != from.dtype) bound_codes(args, head, item.first_page, item.last_page);
     else kernels.bound[int(from.dtype)](item);
   };
   threads.run(chunks * from.kv_heads, bound_chunk, args.last_page - args.first_page <= 4);  // a round's few
-  return size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * from.head_dim * dtype_bytes(from.dtype, 1);
+  return size_t((args.last_page - args.first_page) * args.page_len * from.kv_heads) * kv_row_bytes(from.dtype, from.head_dim);
 }
 
 }

@@ -26,7 +26,7 @@ void expect_bounds(Backend& backend, const KvShape& shape, int page_len, const s
       }
       to.store->read(1, head, to.pages(), page, bounds.data(), unused.data());
       append(greatest, least);
-      if (shape.dtype == DType::Q8_0)
+      if (is_coded(shape.dtype))
         for (float& x : greatest) x = bf16_to_f32(f32_to_bf16(x));
       ASSERT_TRUE(same_bits(bounds, greatest)) << what << " " << shape.name() << " pages of " << page_len << ", page " << page;
     }

@@ -23,7 +23,7 @@ class CpuBackend final : public ReferenceBackend {
 
   std::string description() const override;
   int threads() const override { return threads_.count(); }
-  DType default_kv_dtype() const override { return kernels_.attention.prefers_bf16 ? DType::BF16 : DType::F16; }
+  DType default_kv_dtype() const override { return kernels_.attention.preferred; }
 
   Buffer allocate(size_t bytes, Memory = Memory::Device) override { return allocate_aligned(bytes); }
   std::unique_ptr<Weight> load_weight(const Tensor& matrix) override { return matmul_.load_weight(matrix); }

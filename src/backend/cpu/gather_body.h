@@ -83,6 +83,11 @@ HUNCH_SIMD int64_t source_of(const GatherItem& item, int64_t i) {
   return i < item.count ? item.index[i] : item.tail_first + (i - item.count);
 }
 HUNCH_SIMD std::byte* chunk_of(const KeyPlane& plane, int64_t entry) { return chunk_at(plane, entry / kBlockLen); }
+// Coded: of an entry's K (half 0) or V (half: chunk_bytes / 2).
+template <class Kv>
+HUNCH_SIMD float* scale_of(const KeyPlane& plane, int64_t entry, size_t half) {
+  return scales_of<Kv>(chunk_of(plane, entry) + half, plane.padded_dim) + entry % kBlockLen;
+}
 
 // The first entry at or after `at` whose source lies in another K tile than that of `at`, or last.
 HUNCH_SIMD int64_t next_tile(const GatherItem& item, int64_t at) {
@@ -156,9 +161,7 @@ size_t gather(const GatherItem& item) {
   if constexpr (Kv::kCodes) {
     for (int64_t at = item.first; at < item.last; ++at) {
       const int64_t source = source_of(item, at);
-      for (size_t block : {size_t(0), values})
-        scales_of(chunk_of(item.to, at) + block, padded_dim)[at % kBlockLen] =
-            scales_of(chunk_of(item.from, source) + block, padded_dim)[source % kBlockLen];
+      for (size_t half : {size_t(0), values}) *scale_of<Kv>(item.to, at, half) = *scale_of<Kv>(item.from, source, half);
     }
     bytes_read += size_t(item.last - item.first) * 2 * sizeof(float);
   }

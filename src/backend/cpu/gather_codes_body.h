@@ -1,4 +1,4 @@
-// The compact copy in 8 bits of entries stored in 16 or 32 (ops/kv.h, GatherKvArgs), and the table of all gather kernels. K goes
+// The compact copy in 8 bits of entries of other types (ops/kv.h, GatherKvArgs), and the table of all gather kernels. K goes
 // by destination tiles: 16 keys are brought together in the source's form, then coded, each lane a row.
 #pragma once
 
@@ -6,6 +6,12 @@ namespace hunch::HUNCH_ISA {
 
 struct WideF8 {  // as those of bounds_body.h
   HUNCH_SIMD void read(const std::byte* line, F32 (&to)[1]) { to[0] = load_f8_nan(line); }
+};
+struct WideI16 {
+  HUNCH_SIMD void read(const std::byte* line, F32 (&to)[2]) {
+    const I32 pair = load_i32(line);
+    to[0] = to_f32(shift_right_sign<16>(shift_left<16>(pair))), to[1] = to_f32(shift_right_sign<16>(pair));
+  }
 };
 
 // 16 keys of `wide` [padded_dim][16] to lanes [0, count) of a tile and its scales.
@@ -32,8 +38,8 @@ static void code_tile(const float* wide, int padded_dim, int count, std::byte* t
 // Two rows of V to a line of pairs.
 static void code_pair(const float* even, const float* odd, int padded_dim, std::byte* to, float* scales, bool both) {
   alignas(64) int32_t a[kMaxCodedDim], b[kMaxCodedDim];
-  scales[0] = code_row(even, padded_dim, padded_dim, 127, a);
-  if (both) scales[1] = code_row(odd, padded_dim, padded_dim, 127, b);
+  scales[0] = code_row(even, padded_dim, padded_dim, KvQ8::kMost, a);
+  if (both) scales[1] = code_row(odd, padded_dim, padded_dim, KvQ8::kMost, b);
   for (int d = 0; d < padded_dim; ++d) {
     to[2 * d] = std::byte(a[d]);
     if (both) to[2 * d + 1] = std::byte(b[d]);
@@ -58,17 +64,21 @@ size_t gather_coded(const GatherItem& item) {
       look = next_tile(item, look);
       bytes_read += tile_bytes;
     }
+    alignas(64) float key_scales[kLanes] = {};
+    if constexpr (Kv::kCodes)
+      for (int64_t i = tile_first; i < tile_end; ++i) key_scales[i % kLanes] = *scale_of<Kv>(item.from, source_of(item, i), 0);
     for (int line = 0; line < lines; ++line) {
       F32 x[kDims];
       Wide::read(tile + line * kLineBytes, x);
       for (int i = 0; i < kDims; ++i) {
         if constexpr (Kv::kUnit != 0) x[i] = x[i] * set1(Kv::kUnit * item.from.scale.k);
+        if constexpr (Kv::kCodes) x[i] = x[i] * load(key_scales);
         store(wide + (line * kDims + i) * kLanes, x[i]);
       }
     }
     std::byte* chunk = chunk_of(item.to, tile_first);
     code_tile(wide, padded_dim, int(tile_end - tile_first), tile_of(item.to, tile_first, to_tile_bytes),
-        scales_of(chunk, padded_dim) + tile_first % kBlockLen);
+        scales_of<KvQ8>(chunk, padded_dim) + tile_first % kBlockLen);
   }
   constexpr int kPer = Kv::kEntriesPerLine;
   const size_t row_bytes = tile_bytes / kLanes * kPer;  // of the entries that share a row
@@ -83,17 +93,20 @@ size_t gather_coded(const GatherItem& item) {
     for (int i = 0; i < 1 + both; ++i) {
       const int64_t source = source_of(item, at + i);
       const std::byte* from = chunk_of(item.from, source) + values + size_t(source % kBlockLen / kPer) * row_bytes;
+      float unit = Kv::kUnit * item.from.scale.v;
+      if constexpr (Kv::kCodes) unit = *scale_of<Kv>(item.from, source, values);
       for (int d = 0; d < padded_dim; d += kLanes, from += kLineBytes * kPer / kDims) {
         F32 x[kDims];
         Wide::read(from, x);
-        if constexpr (Kv::kUnit != 0) x[0] = x[0] * set1(Kv::kUnit * item.from.scale.v);
-        store(rows[i] + d, x[source % kPer]);
+        F32 row = x[source % kPer];
+        if constexpr (Kv::kUnit != 0 || Kv::kCodes) row = row * set1(unit);
+        store(rows[i] + d, row);
       }
       bytes_read += row_bytes;
     }
     std::byte* to = chunk_of(item.to, at) + to_values;
-    code_pair(
-        rows[0], rows[1], padded_dim, to + size_t(at % kBlockLen * padded_dim), scales_of(to, padded_dim) + at % kBlockLen, both);
+    code_pair(rows[0], rows[1], padded_dim, to + size_t(at % kBlockLen * padded_dim),
+        scales_of<KvQ8>(to, padded_dim) + at % kBlockLen, both);
   }
   return bytes_read;
 }
@@ -103,11 +116,13 @@ static constexpr GatherKernels gather_kernels() {
   table.gather[int(DType::F32)] = gather<KvF32, uint32_t>;
   table.gather[int(DType::F16)] = gather<KvF16, uint16_t>;
   table.gather[int(DType::BF16)] = gather<KvBf16, uint32_t>;
-  table.gather[int(DType::Q8_0)] = gather<KvCodes, uint32_t>;
+  table.gather[int(DType::Q8_0)] = gather<KvQ8, uint32_t>;
+  table.gather[int(DType::I16)] = gather<KvI16, uint32_t>;
   table.gather[int(DType::F8_E4M3)] = gather<KvF8, uint8_t>;
   table.gather_coded[int(DType::F32)] = gather_coded<KvF32, uint32_t, WideF32>;
   table.gather_coded[int(DType::F16)] = gather_coded<KvF16, uint16_t, WideF16>;
   table.gather_coded[int(DType::BF16)] = gather_coded<KvBf16, uint32_t, WideBf16>;
+  table.gather_coded[int(DType::I16)] = gather_coded<KvI16, uint32_t, WideI16>;
   table.gather_coded[int(DType::F8_E4M3)] = gather_coded<KvF8, uint8_t, WideF8>;
   return table;
 }

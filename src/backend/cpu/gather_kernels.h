@@ -15,7 +15,7 @@ struct GatherItem {
 };
 
 struct GatherKernels {
-  // Indexed by DType: F32, F16, BF16, Q8_0, FP8. Returns the bytes of K tiles and V rows read.
+  // Indexed by DType: F32, F16, BF16, I16, Q8_0, FP8. Returns the bytes of K tiles and V rows read.
   size_t (*gather[kNumDTypes])(const GatherItem&) = {};
   size_t (*gather_coded[kNumDTypes])(const GatherItem&) = {};  // to a Q8_0 store, by the DType of the source
 };

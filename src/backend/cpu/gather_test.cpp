@@ -55,7 +55,7 @@ TEST(CpuGather, CopiesTheChosenEntriesThenTheTail) {
 TEST(CpuGather, CodesACopyAsStoringItWould) {
   std::mt19937 random(6);
   for (const std::string& isa : available_isas())
-    for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::F8_E4M3})
+    for (DType dtype : {DType::F32, DType::F16, DType::BF16, DType::I16, DType::F8_E4M3})
       for (bool shared : {false, true})
         for (const auto& [count, run_len, tail] :
             {std::array<int64_t, 3>{1, 1, 0}, {5, 1, 7}, {64, 20, 63}, {300, 9, 33}, {700, 1, 20}}) {

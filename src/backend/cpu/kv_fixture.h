@@ -20,7 +20,7 @@ inline const Floats& first_floats(size_t n, uint32_t seed) {
   return out;
 }
 
-inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::F8_E4M3};
+inline const std::vector<DType> kKvTypes{DType::F32, DType::F16, DType::BF16, DType::I16, DType::Q8_0, DType::F8_E4M3};
 
 // Every instruction set with every type of K and V.
 inline std::vector<std::pair<std::string, DType>> every_store() {
@@ -159,11 +159,11 @@ inline AttendResult attend_one(Backend& backend, const KvCase& kv, const AttendR
   return attend_together(backend, {&kv}, {request}, layer)[0];
 }
 
-// |q.k - reference|, scaled: fp32, or with the query in 16 bits of its greatest element (6 or so): steps of 2e-4, half of one in
-// each of up to 128 products that add up like a random walk.
-inline float logit_tolerance(DType dtype) { return dtype == DType::Q8_0 ? 2.5e-4f : 3e-5f; }
+// |q.k - reference|, scaled: fp32, or with the query in 16 bits of its greatest element (6 or so): steps of 2e-4 (i16: of 2^-18
+// of all sizes together, 4e-4), half of one in each of up to 128 products that add up like a random walk.
+inline float logit_tolerance(DType dtype) { return dtype == DType::I16 ? 5e-4f : dtype == DType::Q8_0 ? 2.5e-4f : 3e-5f; }
 // |out - reference|: with bf16 products the weights are rounded to 8 bits, an error of at most 2^-8 of a mean of values up to 4
-// or so; those of V codes have 15 bits of a block's greatest; all else is fp32 with an exponential good to a few 1e-7.
+// or so; those of V codes have 14 bits of a block's greatest; all else is fp32 with an exponential good to a few 1e-7.
 inline float out_tolerance(const std::string& isa, DType dtype) {
   return isa == "avx512_bf16" && dtype == DType::BF16 ? 1.2e-2f : logit_tolerance(dtype);
 }

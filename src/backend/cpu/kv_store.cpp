@@ -12,8 +12,9 @@ namespace {
 
 constexpr int kLaneMultiple = 16;
 
-// Not for Q8_0, whose codes mean nothing without their scale.
+// Coded: without the scale. V of Q8_0; its K is biased.
 float element(const std::byte* p, DType dtype) {
+  if (dtype == DType::Q8_0) return float(int8_t(*p));
   if (dtype == DType::F8_E4M3) return f8_to_f32(uint8_t(*p));
   if (dtype == DType::F32) {
     float value;
@@ -22,6 +23,7 @@ float element(const std::byte* p, DType dtype) {
   }
   uint16_t half;
   std::memcpy(&half, p, sizeof half);
+  if (dtype == DType::I16) return float(int16_t(half));
   return dtype == DType::BF16 ? bf16_to_f32(half) : f16_to_f32(half);
 }
 
@@ -43,11 +45,16 @@ void set_nan(std::byte* p, DType dtype) {
 
 KvLayout::KvLayout(DType type, int dim) : dtype(type), head_dim(dim) {
   HUNCH_CHECK(is_kv_dtype(type));
-  HUNCH_CHECK(dim > 0 && (type != DType::Q8_0 || dim <= kMaxCodedDim));
+  HUNCH_CHECK(dim > 0 && (!is_coded(type) || dim <= kMaxCodedDim));
   padded_dim = (dim + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple;
   element_bytes = type == DType::F32 ? 4 : type == DType::Q8_0 || type == DType::F8_E4M3 ? 1 : 2;
-  const size_t scale_bytes = type == DType::Q8_0 ? kPageLen * sizeof(float) : 0;
+  const size_t scale_bytes = is_coded(type) ? kPageLen * sizeof(float) : 0;
   chunk_bytes = 2 * (size_t(kPageLen) * padded_dim * element_bytes + scale_bytes);
+}
+
+float KvLayout::key(const std::byte* chunk, int e, int d) const {
+  const std::byte* at = chunk + k_offset(e, d);
+  return dtype == DType::Q8_0 ? float(int(*at) - 128) : element(at, dtype);
 }
 
 size_t CpuKvStore::page_bytes(const KvGeometry& geometry) {
@@ -81,7 +88,7 @@ void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t las
           entry += kPageLen - 1;
           continue;
         }
-        if (dtype == DType::Q8_0) {  // codes are numbers whatever they are
+        if (is_coded(dtype)) {  // codes are numbers whatever they are
           set_nan(chunk + layout_.k_scale_offset(at), DType::F32);
           set_nan(chunk + layout_.v_scale_offset(at), DType::F32);
           continue;
@@ -96,18 +103,12 @@ void CpuKvStore::poison(View<const int32_t, 1> pages, int64_t first, int64_t las
 void CpuKvStore::read(int layer, int kv_head, View<const int32_t, 1> pages, int64_t entry, float* k, float* v) const {
   const std::byte* chunk = plane(layer, kv_head) + size_t(pages(entry / kPageLen)) * layout_.chunk_bytes;
   const int at = int(entry % kPageLen);
-  if (dtype == DType::Q8_0) {
-    const float k_scale = element(chunk + layout_.k_scale_offset(at), DType::F32);
-    const float v_scale = element(chunk + layout_.v_scale_offset(at), DType::F32);
-    for (int d = 0; d < head_dim; ++d) {
-      k[d] = k_scale * float(int(chunk[layout_.k_offset(at, d)]) - 128);
-      v[d] = v_scale * float(int8_t(chunk[layout_.v_offset(at, d)]));
-    }
-    return;
-  }
+  KvScale unit = scale(layer);
+  if (is_coded(dtype))
+    unit = {element(chunk + layout_.k_scale_offset(at), DType::F32), element(chunk + layout_.v_scale_offset(at), DType::F32)};
   for (int d = 0; d < head_dim; ++d) {
-    k[d] = scale(layer).k * element(chunk + layout_.k_offset(at, d), dtype);
-    v[d] = scale(layer).v * element(chunk + layout_.v_offset(at, d), dtype);
+    k[d] = unit.k * layout_.key(chunk, at, d);
+    v[d] = unit.v * element(chunk + layout_.v_offset(at, d), dtype);
   }
 }
 
@@ -121,7 +122,7 @@ void CpuKvStore::move(View<const int32_t, 1> pages, int64_t from, int64_t to) {
         std::memcpy(target + layout_.k_offset(b, d), source + layout_.k_offset(a, d), layout_.element_bytes);
         std::memcpy(target + layout_.v_offset(b, d), source + layout_.v_offset(a, d), layout_.element_bytes);
       }
-      if (dtype != DType::Q8_0) continue;
+      if (!is_coded(dtype)) continue;
       std::memcpy(target + layout_.k_scale_offset(b), source + layout_.k_scale_offset(a), sizeof(float));
       std::memcpy(target + layout_.v_scale_offset(b), source + layout_.v_scale_offset(a), sizeof(float));
     }

@@ -2,15 +2,15 @@
 //
 //   address(layer, kv_head, page) = base + ((layer kv_heads + kv_head) num_pages + page) chunk
 //   chunk = K block, then V block, of kPageLen entries each; head_dim padded to D, a multiple of 16 (K padding is zero)
-//   K block: tiles of 16 entries, lanes are keys:   [tile][d][16]       bf16: [tile][d / 2][16][d % 2]
-//   V block: entries after each other:              [entry][d]          bf16: [entry / 2][d][entry % 2]
+//   K block: tiles of 16 entries, lanes are keys:   [tile][d][16]       bf16, i16: [tile][d / 2][16][d % 2]
+//   V block: entries after each other:              [entry][d]          bf16, i16: [entry / 2][d][entry % 2]
 //
-// Q8_0: codes, then the scales of the block's entries, fp32 [64]; K codes are biased by 128 (bytes 1..255):
+// Coded (I16, Q8_0): codes, then the scales of the block's entries, fp32 [64]. Q8_0: K codes are biased by 128 (bytes 1..255):
 //   K codes: [tile][d / 4][16][d % 4]   V codes: [entry / 2][d][entry % 2]
 //
 // FP8: bytes in the plain order, K [tile][d][16], V [entry][d].
 //
-// The bf16 pairs are what a pair-wise dot product eats; the other instruction sets split them with a shift and a mask.
+// The pairs are what a pair-wise dot product eats; instruction sets without one for bf16 split them with a shift and a mask.
 #pragma once
 
 #include "backend/backend.h"
@@ -27,21 +27,23 @@ struct KvLayout {
   KvLayout() = default;
   KvLayout(DType type, int dim);
   size_t values_offset() const { return chunk_bytes / 2; }
-  // Q8_0: of the scale of entry `e`.
-  size_t k_scale_offset(int e) const { return size_t(kPageLen) * padded_dim + e * sizeof(float); }
+  // Coded: of the scale of entry `e`.
+  size_t k_scale_offset(int e) const { return size_t(kPageLen) * padded_dim * element_bytes + e * sizeof(float); }
   size_t v_scale_offset(int e) const { return values_offset() + k_scale_offset(e); }
   // Bytes from the start of a chunk to element d of entry `e` in [0, kPageLen).
   size_t k_offset(int e, int d) const {
     const int tile = e / 16, lane = e % 16;
-    const int per = dtype == DType::BF16 ? 2 : dtype == DType::Q8_0 ? 4 : 1;  // neighbouring dimensions in a lane
+    const int per = dtype == DType::Q8_0 ? 4 : in_pairs() ? 2 : 1;  // neighbouring dimensions in a lane
     const int in_tile = (d / per * 16 + lane) * per + d % per;
     return (size_t(tile) * 16 * padded_dim + size_t(in_tile)) * element_bytes;
   }
   size_t v_offset(int e, int d) const {
-    const bool pairs = dtype == DType::BF16 || dtype == DType::Q8_0;
-    const int at = pairs ? (e / 2 * padded_dim + d) * 2 + e % 2 : e * padded_dim + d;
+    const int at = in_pairs() ? (e / 2 * padded_dim + d) * 2 + e % 2 : e * padded_dim + d;
     return values_offset() + size_t(at) * element_bytes;
   }
+  bool in_pairs() const { return dtype == DType::BF16 || is_coded(dtype); }
+  // Element d of K of entry `e` of a chunk; coded: without its scale.
+  float key(const std::byte* chunk, int e, int d) const;
 };
 
 class CpuKvStore final : public KvStore {

@@ -79,22 +79,25 @@ static void store_f8_rows(const StoreItem& item) {
   }
 }
 
-// 8-bit rows.
-static void store_code_rows(const StoreItem& item) {
-  const int padded_dim = item.keys.padded_dim;
+// Rows of codes with a scale.
+template <class Kv>
+void store_code_rows(const StoreItem& item) {
+  using Code = typename Kv::Code;
+  const int head_dim = item.keys.head_dim, padded_dim = item.keys.padded_dim;
   alignas(64) int32_t codes[kMaxCodedDim];
+  const auto code = [&](const float* of) { return code_row(of, head_dim, padded_dim, Kv::kMost, codes); };
   for (int64_t row = 0; row < item.num_rows; ++row) {
     const int64_t entry = item.first_entry + row;
     std::byte* keys = chunk_at(item.keys, entry / kBlockLen);
     std::byte* values = keys + item.keys.chunk_bytes / 2;
     const int e = int(entry % kBlockLen);
-    scales_of(keys, padded_dim)[e] = code_row(item.k + row * item.k_stride, item.keys.head_dim, padded_dim, 127, codes);
-    std::byte* lane = keys + size_t(e / kLanes * kLanes * padded_dim) + size_t(e % kLanes) * 4;
-    for (int d = 0; d < padded_dim; d += 4, lane += 4 * kLanes)
-      for (int i = 0; i < 4; ++i) lane[i] = std::byte(codes[d + i] + kKeyBias);
-    scales_of(values, padded_dim)[e] = code_row(item.v + row * item.v_stride, item.keys.head_dim, padded_dim, 127, codes);
-    std::byte* pair = values + size_t(e / 2 * 2 * padded_dim) + size_t(e % 2);
-    for (int d = 0; d < padded_dim; ++d) pair[2 * d] = std::byte(codes[d]);
+    scales_of<Kv>(keys, padded_dim)[e] = code(item.k + row * item.k_stride);
+    Code* lane = reinterpret_cast<Code*>(keys) + e / kLanes * kLanes * padded_dim + e % kLanes * Kv::kLaneDims;
+    for (int d = 0; d < padded_dim; d += Kv::kLaneDims, lane += Kv::kLaneDims * kLanes)
+      for (int i = 0; i < Kv::kLaneDims; ++i) lane[i] = Code(codes[d + i] + Kv::kKeyBias);
+    scales_of<Kv>(values, padded_dim)[e] = code(item.v + row * item.v_stride);
+    Code* pair = reinterpret_cast<Code*>(values) + e / 2 * 2 * padded_dim + e % 2;
+    for (int d = 0; d < padded_dim; ++d) pair[2 * d] = Code(codes[d]);
   }
 }
 

@@ -41,6 +41,7 @@ class CudaBackend final : public Backend {
   std::string lacks(const Checkpoint&) const override;
   int64_t longest_context(const ModelShape&) const override;
   bool has_nsa() const override { return is_hopper(); }
+  bool keeps_kv(DType type) const override { return type != DType::I16; }
   bool nsa_reads(DType kv) const override { return kv == DType::BF16; }
   void thin_channels(const ThinChannelsArgs&) override;
   void thin_experts(const ThinExpertsArgs&) override;

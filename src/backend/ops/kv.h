@@ -11,20 +11,22 @@ namespace hunch {
 
 inline constexpr int kPageLen = 64;  // entries of a page: one attention block
 
-// KV stores hold BF16, F16, F32, Q8_0 or FP8. Q8_0 is not GGUF's block here: K, and likewise V, of one entry and head are
-// head_dim codes with one fp32 scale,  scale = max|x| / 127,  code = x (127 / max|x|) rounded to nearest even,  value = scale
-// code. A row that stays below kLeastCoded is all zero; one that is not finite reads as NaN. Codes are a function of the row
-// alone.
+// KV stores hold BF16, F16, F32, I16, Q8_0 or FP8. I16 and Q8_0 (not GGUF's block here) are coded: K, and likewise V, of one
+// entry and head are head_dim codes with one fp32 scale,  scale = max|x| / most,  code = x (most / max|x|) rounded to nearest
+// even, value = scale code. A row that stays below kLeastCoded is all zero; one that is not finite reads as NaN. Codes are a
+// function of the row alone. Why 14 bits of 16: docs/decisions/2026-12-01-keys-in-integers.md.
+constexpr bool is_coded(DType t) { return t == DType::Q8_0 || t == DType::I16; }
+constexpr int most_code(DType t) { return t == DType::I16 ? 8191 : 127; }
 inline constexpr float kLeastCoded = 0x1p-100f;
-inline constexpr int kMaxCodedDim = 1024;  // greatest head_dim of a Q8_0 store
+inline constexpr int kMaxCodedDim = 1024;  // greatest head_dim of a coded store
 // FP8 (E4M3): code = x / scale rounded to nearest even, what is past +-448 (infinities too) becomes that; value = scale code; NaN
 // stays NaN. The scale is a power of two, hence exact, for K and for V of a layer (KvScale): docs/decisions/2026-11-22-fp8-kv.md.
 constexpr bool is_kv_dtype(DType t) {
-  return t == DType::BF16 || t == DType::F16 || t == DType::F32 || t == DType::Q8_0 || t == DType::F8_E4M3;
+  return t == DType::BF16 || t == DType::F16 || t == DType::F32 || is_coded(t) || t == DType::F8_E4M3;
 }
 // Bytes of K (or of V) of one entry and head.
 constexpr size_t kv_row_bytes(DType t, int head_dim) {
-  return t == DType::Q8_0 ? size_t(head_dim) + sizeof(float) : dtype_bytes(t, head_dim);
+  return is_coded(t) ? size_t(head_dim) * (t == DType::I16 ? 2 : 1) + sizeof(float) : dtype_bytes(t, head_dim);
 }
 
 // Memory of `num_pages` pages, each kPageLen entries of K and V for every layer and KV head. Allocated once, contents undefined.
@@ -90,9 +92,9 @@ struct GatherKvArgs {
 // Bounds of the keys of aligned pages of page_len entries: for each page p of [first_page, last_page), the key of entry p of `to`
 // becomes [greatest, least] of the keys of entries [p page_len, (p + 1) page_len) of `from`, element by element. Both stores have
 // the same layers and KV heads; head_dim of `to` is twice that of `from`; its dtype is bounds_dtype(). Values of `to` are not
-// written. Bits are exact (every FP8 value is a bf16), those of Q8_0 rounded to bf16.
+// written. Bits are exact (every FP8 value is a bf16), those of codes with a scale rounded to bf16.
 // `means`: the key of entry p becomes the mean instead, summed in fp32 and rounded once; head_dim of `to` is that of `from`.
-inline DType bounds_dtype(DType keys) { return keys == DType::Q8_0 || keys == DType::F8_E4M3 ? DType::BF16 : keys; }
+inline DType bounds_dtype(DType keys) { return is_coded(keys) || keys == DType::F8_E4M3 ? DType::BF16 : keys; }
 struct PageBoundsArgs {
   int layer = 0;
   KvRef from, to;

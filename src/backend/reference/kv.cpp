@@ -12,26 +12,36 @@ namespace hunch {
 namespace {
 
 // Codes, then their scale (ops/kv.h).
-void encode_q8(const float* from, int n, std::byte* to) {
+template <class Code>
+void encode_row(const float* from, int n, float most, std::byte* to) {
   float greatest = 0;
   bool finite = true;
   for (int i = 0; i < n; ++i) finite = finite && std::isfinite(from[i]), greatest = std::max(greatest, std::fabs(from[i]));
   const bool coded = finite && greatest >= kLeastCoded;
-  const float inverse = coded ? 127 / greatest : 0;
-  const float scale = coded ? greatest / 127 : finite ? 0 : NAN;
-  for (int i = 0; i < n; ++i) to[i] = std::byte(finite ? int8_t(std::nearbyint(from[i] * inverse)) : 0);
-  std::memcpy(to + n, &scale, sizeof scale);
+  const float inverse = coded ? most / greatest : 0;
+  const float scale = coded ? greatest / most : finite ? 0 : NAN;
+  for (int i = 0; i < n; ++i) {
+    const Code code = finite ? Code(std::nearbyint(from[i] * inverse)) : Code(0);
+    std::memcpy(to + i * sizeof code, &code, sizeof code);
+  }
+  std::memcpy(to + n * sizeof(Code), &scale, sizeof scale);
 }
 
-void decode_q8(const std::byte* from, int n, float* to) {
+template <class Code>
+void decode_row(const std::byte* from, int n, float* to) {
   float scale;
-  std::memcpy(&scale, from + n, sizeof scale);
-  for (int i = 0; i < n; ++i) to[i] = scale * float(int8_t(from[i]));
+  std::memcpy(&scale, from + n * sizeof(Code), sizeof scale);
+  for (int i = 0; i < n; ++i) {
+    Code code;
+    std::memcpy(&code, from + i * sizeof code, sizeof code);
+    to[i] = scale * float(code);
+  }
 }
 
 // `scale`: of FP8.
 void encode(DType dtype, float scale, const float* from, int n, std::byte* to) {
-  if (dtype == DType::Q8_0) return encode_q8(from, n, to);
+  if (dtype == DType::Q8_0) return encode_row<int8_t>(from, n, float(most_code(dtype)), to);
+  if (dtype == DType::I16) return encode_row<int16_t>(from, n, float(most_code(dtype)), to);
   if (dtype == DType::F8_E4M3) {
     for (int i = 0; i < n; ++i) to[i] = std::byte(f32_to_f8(from[i] / scale));
     return;
@@ -47,7 +57,8 @@ void encode(DType dtype, float scale, const float* from, int n, std::byte* to) {
 }
 
 void decode(DType dtype, float scale, const std::byte* from, int n, float* to) {
-  if (dtype == DType::Q8_0) return decode_q8(from, n, to);
+  if (dtype == DType::Q8_0) return decode_row<int8_t>(from, n, to);
+  if (dtype == DType::I16) return decode_row<int16_t>(from, n, to);
   if (dtype == DType::F8_E4M3) {
     for (int i = 0; i < n; ++i) to[i] = scale * f8_to_f32(uint8_t(from[i]));
     return;
