@@ -195,23 +195,24 @@ HUNCH_SIMD void fold_softmax(const AttendScratch<Kv>& scratch, int64_t query_row
   add_scores(*collect, row, head, metric);
 }
 
+inline constexpr int kFoldSteps = 4;  // of Ahead, while a row's softmax is made: else memory would wait for it
+
 // Query rows [begin, end) against one block, kQueryTile at a time; its keys and values are read as As.
 template <class Kv, class As>
 void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const std::byte* keys, const std::byte* values,
     const std::byte* next, int64_t block_first, bool whole, int begin, int end, float* states, const BlockScores* collect) {
   const int padded_dim = item.keys.padded_dim, group = item.rows.group;
   const int64_t stride = state_len(padded_dim);
-  const size_t half = item.keys.chunk_bytes / 2;
   const float* value_scales = nullptr;
   if constexpr (Kv::kCodes) value_scales = scales_of<Kv>(values, padded_dim);
   const float scale2 = item.rows.scale * kLog2e;
-  Ahead next_keys = Ahead::over(keys, next, half, block_steps<As>(end - begin, padded_dim, As::kKeyStep));
-  Ahead next_values =
-      Ahead::over(keys, next ? next + half : nullptr, half, block_steps<As>(end - begin, padded_dim, As::kPerStep));
+  const int steps = block_steps<As>(end - begin, padded_dim, As::kKeyStep) + (end - begin) * kFoldSteps +
+      block_steps<As>(end - begin, padded_dim, As::kPerStep);
+  Ahead ahead = Ahead::over(keys, next, item.keys.chunk_bytes, steps);
   int row = begin / group, head = 0;  // begin is the first head of a row
   for (int at = begin; at < end; at += kQueryTile) {
     const int count = end - at < kQueryTile ? end - at : kQueryTile;
-    score_queries<Kv, As>(scratch, keys, padded_dim, at, count, next_keys);
+    score_queries<Kv, As>(scratch, keys, padded_dim, at, count, ahead);
     int firsts[kQueryTile], lasts[kQueryTile];
     for (int i = 0; i < count; ++i) {
       firsts[i] = 0, lasts[i] = kBlockLen;
@@ -223,6 +224,8 @@ void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const
       fold_softmax<Kv>(scratch, at + i, i, scale2, firsts[i], lasts[i], value_scales, Kv::kUnit * item.keys.scale.v,
           states + (at + i) * stride, padded_dim, collect, row, head);
       if (++head == group) head = 0, ++row;
+      for (int step = 0; step < kFoldSteps; ++step) ahead.step();
+      ahead = ahead.handed_on();
     }
     if constexpr (Kv::kCodes)
       for (int i = 0; i < count; ++i)
@@ -234,8 +237,8 @@ void attend_rows(const AttendItem& item, const AttendScratch<Kv>& scratch, const
       float* row_states = states + (at + i) * stride;
       if constexpr (Kv::kCodes)
         value_code_rows<Kv>(
-            values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, next_values);
-      else value_rows<As>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, next_values);
+            values, padded_dim, weights, scratch.units + i, same - i, firsts[i], lasts[i], row_states, stride, ahead);
+      else value_rows<As>(values, padded_dim, weights, same - i, firsts[i], lasts[i], row_states, stride, ahead);
       i = same;
     }
   }
