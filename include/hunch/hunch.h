@@ -41,7 +41,7 @@ struct EngineOptions {
   std::string isa;              // cpu only: portable, avx2, avx512, avx512_vnni, avx512_bf16; empty: best
   bool check_tensors = false;   // reads every weight first: one that is no finite number is an error
   int threads = 0;              // 0: all cores this process may use
-  std::string kv_dtype;         // bf16, f16, f32, q8_0, fp8; empty: the backend's default
+  std::string kv_dtype;         // bf16, f16, f32, i16, q8_0, fp8; empty: the backend's default
   int64_t context_len = 0;      // tokens a request may reach; 0: the model's
   int64_t kv_memory_bytes = 0;  // for KV; 0: contexts of max_num_seqs requests, on a CPU up to 4 GiB of them
   double memory_share = 0.8;    // of a device's, that weights and KV may fill; not beside kv_memory_bytes

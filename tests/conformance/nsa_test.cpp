@@ -138,7 +138,7 @@ TEST(NsaRefusals, SayWhatToDoInstead) {
     guess(request, method, 0);
     expect_error(engine->generate(request), "use suffix, ngram or a loaded drafter");
   }
-  for (const char* kv : {"q8_0", "fp8"}) {
+  for (const char* kv : {"q8_0", "fp8", "i16"}) {
     EngineOptions with = options;
     with.kv_dtype = kv;
     expect_error(Engine::load(with), "choose one of these by --kv-type");

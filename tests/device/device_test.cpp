@@ -110,6 +110,9 @@ TEST_P(Device, StreamsEqualPlainDecodingForCachesOfEightBits) {
     ++turn;
     equality.expect_kept_and_dropped(kv);
   }
+  auto options = tiny("qwen3-tied");
+  options.kv_dtype = "i16";
+  expect_error(Engine::load(options), "KV type i16 is for the CPU: use bf16");
 }
 
 TEST_P(Device, StreamsEqualPlainDecodingForEveryEncoding) {

@@ -29,6 +29,7 @@ class LateBackend final : public ReferenceBackend {
   // What is queued reads memory of others, which go before a backend does: they wait first.
   ~LateBackend() override { HUNCH_CHECK(lost_ || waiting_.empty()); }
   std::string description() const override { return "late"; }
+  bool keeps_kv(DType type) const override { return type != DType::I16; }
   bool asynchronous() const override { return true; }
   bool selects_in_place() const override { return true; }
   int64_t longest_context(const ModelShape& shape) const override { return shape.nsa.used() ? 4096 : 1 << 20; }

@@ -10,14 +10,14 @@
 
 namespace hunch::HUNCH_ISA {
 
-// codes[i] = row[i] most / max|row|, rounded; returns max|row| / most (ops/kv.h); max|row| is `least` at least. All lanes hold
-// one row, or each its own: greatest and zeros (x 0 of every element: NaN where one is not finite) per lane.
+// codes[i] = row[i] most / max|row|, rounded; returns max|row| / most (ops/kv.h). All lanes hold one row, or each its
+// own: greatest and zeros (x 0 of every element: NaN where one is not finite) per lane.
 HUNCH_SIMD F32 code_factor(F32 greatest, F32 most) { return select(less(greatest, set1(kLeastCoded)), zero(), most / greatest); }
 HUNCH_SIMD F32 code_scale(F32 greatest, F32 zeros, F32 most) {
   return select(less(greatest, set1(kLeastCoded)), zero(), greatest / most) + zeros;
 }
-static float code_row(const float* row, int head_dim, int padded_dim, int most, int32_t* codes, float least = 0) {
-  F32 greatest = set1(least), zeros = zero();
+static float code_row(const float* row, int head_dim, int padded_dim, int most, int32_t* codes) {
+  F32 greatest = zero(), zeros = zero();
   for (int d = 0; d < padded_dim; d += kLanes) {
     const F32 x = load_row(row + d, head_dim - d);
     greatest = max(greatest, abs(x));
@@ -79,11 +79,17 @@ inline constexpr float kLeastWeight = 0x1p-112f;  // blocks of smaller weights a
 template <class Kv>
 void code_query(const float* q, int head_dim, int padded_dim, std::byte* to) {
   alignas(64) int32_t codes[kMaxCodedDim];
-  const int most = padded_dim <= 512 ? 32767 : 16383;
-  F32 sizes = zero();
-  for (int d = 0; Kv::kElementBytes == 2 && d < padded_dim; d += kLanes) sizes = sizes + abs(load_row(q + d, head_dim - d));
-  const float least = sum(sizes) * (float(most) / float(kMostSum - kMaxCodedDim));  // rounding adds up to half a dimension
-  CodedQuery tail{code_row(q, head_dim, padded_dim, most, codes, least), 0};
+  int most = padded_dim <= 512 ? 32767 : 16383;
+  if constexpr (Kv::kElementBytes == 2) {
+    F32 sizes = zero(), greatest = zero();
+    for (int d = 0; d < padded_dim; d += kLanes) {
+      const F32 size = abs(load_row(q + d, head_dim - d));
+      sizes = sizes + size, greatest = max(greatest, size);
+    }
+    const float fits = max_of(greatest) / sum(sizes) * float(kMostSum - kMaxCodedDim);  // rounding adds half a dimension at most
+    if (fits < float(most)) most = int(fits);  // whole: what is as great as the greatest loses nothing
+  }
+  CodedQuery tail{code_row(q, head_dim, padded_dim, most, codes), 0};
   auto* pairs = reinterpret_cast<int16_t*>(to);
   for (int d = 0; d < padded_dim; d += 4, pairs += 4) {  // Q8_0: even_bytes of four dimensions, then odd_bytes
     constexpr int kSecond = Kv::kLaneDims / 2;
