@@ -64,7 +64,8 @@ class Backend {
 
   virtual std::string description() const = 0;  // "cpu (avx512_bf16, 2 threads)"
   virtual int threads() const = 0;
-  virtual DType default_kv_dtype() const = 0;  // of 16 bits: what the machine multiplies soonest
+  virtual DType default_kv_dtype() const = 0;          // of 16 bits: what the machine multiplies soonest
+  virtual bool keeps_kv(DType) const { return true; }  // of those of ops/kv.h
 
   // Aligned to 64; at start-up and admission only.
   virtual Buffer allocate(size_t bytes, Memory = Memory::Device) = 0;
@@ -129,7 +130,6 @@ class Backend {
   virtual void thin_experts(const ThinExpertsArgs&) { HUNCH_CHECK(has_experts()); }
   // Natively trained sparse attention; false: likewise.
   virtual bool has_nsa() const { return false; }
-  virtual bool keeps_kv(DType) const { return true; }   // of those of ops/kv.h
   virtual bool nsa_reads(DType) const { return true; }  // of a store of that type
   virtual void compress_kv(const CompressKvArgs&) { HUNCH_CHECK(has_nsa()); }
   virtual void nsa_attention(const NsaAttentionArgs&) { HUNCH_CHECK(has_nsa()); }

@@ -36,7 +36,8 @@ float most_of(DType type) {
     case Q5_K:
     case Q6_K:
     case F8_E4M3:
-    case MXFP4: break;
+    case MXFP4:
+    case I16: break;
   }
   return kMostF16 * 8;
 }
@@ -104,8 +105,9 @@ uint32_t file_type_of(DType type) {
     case Q5_K: return 16;
     case Q6_K: return 18;
     case BF16: return 32;
-    case F8_E4M3:       // not an encoding of GGUF
-    case MXFP4: break;  // not written
+    case F8_E4M3:  // not an encoding of GGUF
+    case MXFP4:
+    case I16: break;  // not written
   }
   return 0;
 }

@@ -219,7 +219,8 @@ uint32_t ggml_type_of(DType dtype) {
     case Q6_K: return 14;
     case BF16: return 30;
     case MXFP4: return 39;
-    case F8_E4M3: break;
+    case F8_E4M3:
+    case I16: break;
   }
   return kNoGgmlType;
 }

@@ -316,7 +316,7 @@ void pack_blocks(const Tensor& matrix, int64_t row, std::byte* out) {
   }
 }
 
-bool can_quantise(DType dtype) { return dtype != Q5_K && dtype != Q6_K; }
+bool can_quantise(DType dtype) { return dtype != Q5_K && dtype != Q6_K && dtype != I16; }
 
 void quantise_row(DType dtype, const float* in, std::byte* out, int64_t count) {
   const DTypeInfo info = dtype_info(dtype);

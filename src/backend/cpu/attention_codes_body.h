@@ -60,6 +60,7 @@ struct KvI16 : KvCodes {
 };
 inline constexpr int kMostSum = 1 << 18;  // of sizes of a query's codes, or of a block's weights, for I16
 static_assert(int64_t(kMostSum) * KvI16::kMost < int64_t(1) << 31);
+
 // Scales of a K or V block: behind its codes.
 template <class Kv>
 HUNCH_SIMD float* scales_of(std::byte* block, int padded_dim) {

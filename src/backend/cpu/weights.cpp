@@ -207,6 +207,7 @@ size_t panel_bytes(DType dtype, int64_t k) {
       const int64_t rest = k % kScaleGroup;
       return size_t(k / kScaleGroup) * f8_group_bytes(kScaleGroup) + (rest ? f8_group_bytes(rest) : 0);
     }
+    case DType::I16: break;
   }
   HUNCH_CHECK(false);
 }
@@ -284,6 +285,7 @@ void unpack_column(DType dtype, const std::byte* panel, int c, int64_t k, float*
         panel += f8_group_bytes(n);
       }
       return;
+    case DType::I16: return;
   }
 }
 

@@ -239,6 +239,7 @@ void pack(DType dtype, const Source& source, const CudaWeight& weight, int first
     case DType::Q6_K: return run.template operator()<DType::Q6_K>();
     case DType::F8_E4M3: return run.template operator()<DType::F8_E4M3>();
     case DType::MXFP4: return run.template operator()<DType::MXFP4>();
+    case DType::I16: break;
   }
 }
 

@@ -49,6 +49,7 @@ constexpr RecordShape record_shape(DType t) {
     case DType::Q4_K: return {128, 5120, 0, 4096};
     case DType::Q5_K: return {128, 6144, 4096, 5120};
     case DType::Q6_K: return {128, 7168, 4096, 6144};
+    case DType::I16: break;
   }
   return {};
 }
