@@ -303,11 +303,11 @@ auto unpack_kernel_of(DType type) {
 }
 
 size_t unpacked_bytes(const ProductsOnDevice& a, DType form) {
-  return is_coded(form) ? size_t(a.num_tiles) * a.parts * kTile : 0;
+  return has_codes(form) ? size_t(a.num_tiles) * a.parts * kTile : 0;
 }
 
 void enqueue_unpack(Commands& commands, ProductsOnDevice& a, DType form, std::byte* to) {
-  if (!is_coded(form)) return;
+  if (!has_codes(form)) return;
   for (ProductOnDevice& p : std::span(a.products, a.num_products)) {
     commands.launch(unpack_kernel_of(form), {.blocks = dim3(unsigned(a.num_records), unsigned(p.num_tiles)), .threads = 128},
         UnpackDevice{p.tiles, reinterpret_cast<uint4*>(to)});
@@ -321,7 +321,7 @@ bool fits_chunk(const ProductsOnDevice& a, DType form) {
     return p.out_dim % 2 == 0 && p.out_stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.out) % 8 == 0;
   };
   // Of codes whole records make a run, as these do when they have become more.
-  return a.records_per_input == 1 && a.num_records >= a.splits && (!is_coded(form) || a.num_records % a.splits == 0) &&
+  return a.records_per_input == 1 && a.num_records >= a.splits && (!has_codes(form) || a.num_records % a.splits == 0) &&
       std::all_of(a.products, a.products + a.num_products, fits);
 }
 

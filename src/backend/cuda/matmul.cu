@@ -246,7 +246,7 @@ size_t packed_chunk_bytes(const ProductsOnDevice& a) { return size_t(a.parts) * 
 
 // Plain, or made so: with many rows that is sooner done than decoding them again for every 128.
 bool is_soon_plain(Commands& commands, const ProductsOnDevice& a, DType form) {
-  return !is_coded(form) || (a.rows >= kUnpackedRows && commands.affords(packed_chunk_bytes(a) + unpacked_bytes(a, form)));
+  return !has_codes(form) || (a.rows >= kUnpackedRows && commands.affords(packed_chunk_bytes(a) + unpacked_bytes(a, form)));
 }
 
 // `packed`: the activations, if they are there already.
@@ -381,7 +381,7 @@ bool enqueue_feed_forward(Commands& commands, const FeedForwardArgs& args) {
     return true;
   };
   if (!form.whole) {
-    if (rows < 2 || is_coded(gate.form)) return false;  // the resident kernel and a gate of its own are as fast
+    if (rows < 2 || has_codes(gate.form)) return false;  // the resident kernel and a gate of its own are as fast
     commands.begin_op();
     const auto packed_bytes = [&](int64_t inputs) { return size_t(divide_up(inputs, 64) * packed_blocks(rows)) * 1024; };
     const size_t first = packed_bytes(args.x.extent[1]);  // the activations, if they are not there yet

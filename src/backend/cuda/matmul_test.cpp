@@ -185,7 +185,7 @@ TEST_P(CudaProducts, FeedForwardHasTheBitsOfItsOps) {
     shapes.push_back({rows, 1000, 8448});
   for (const DType type : {BF16, Q8_0, Q4_K, MXFP4})
     for (const auto& [rows, dim, width] : shapes) {
-      if (is_coded(type) && rows < 1000) continue;  // their products take no gate then
+      if (has_codes(type) && rows < 1000) continue;  // their products take no gate then
       const auto gate = random_weight(type, width, dim, 1, 0.1f), up = random_weight(type, width, dim, 2, 0.1f);
       const auto down = random_weight(type, dim, width, 3, 0.1f);
       const DeviceArray<float> x(gaussian(rows * dim)), scale(Floats(dim, 1.0f)), normed(rows * dim);

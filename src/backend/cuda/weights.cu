@@ -224,7 +224,7 @@ __global__ void pack_elements(Source source, std::byte* tiles, int first_tile, i
 void pack(DType dtype, const Source& source, const CudaWeight& weight, int first_tile, int num_tiles) {
   const auto run = [&]<DType kType>() {
     const dim3 grid(unsigned(weight.num_records), unsigned(num_tiles));
-    if constexpr (is_coded(kType)) pack_codes<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records);
+    if constexpr (has_codes(kType)) pack_codes<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records);
     else pack_elements<kType><<<grid, 128>>>(source, weight.tiles, first_tile, weight.num_records, weight.records_per_input);
     HUNCH_CUDA_CHECK(cudaGetLastError());
   };
@@ -247,7 +247,7 @@ std::unique_ptr<CudaWeight> make(DType dtype, int64_t out_dim, int64_t in_dim) {
   HUNCH_CHECK(out_dim > 0 && in_dim > 0 && in_dim % dtype_info(dtype).block == 0);
   auto weight = std::make_unique<CudaWeight>();
   weight->dtype = dtype, weight->out_dim = out_dim, weight->in_dim = in_dim;
-  weight->form = is_coded(dtype) ? dtype : DType::BF16;
+  weight->form = has_codes(dtype) ? dtype : DType::BF16;
   weight->records_per_input = dtype == DType::F32 ? 2 : 1;
   const RecordShape shape = record_shape(dtype);
   weight->num_tiles = int((out_dim + kTileFeatures - 1) / kTileFeatures);

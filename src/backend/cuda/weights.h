@@ -29,7 +29,7 @@ namespace hunch {
 inline constexpr int kTileFeatures = 64, kPartInputs = 64;
 
 // Kept as codes; the others become bf16.
-constexpr bool is_coded(DType t) { return dtype_info(t).block > 1 || t == DType::F8_E4M3; }
+constexpr bool has_codes(DType t) { return dtype_info(t).block > 1 || t == DType::F8_E4M3; }
 constexpr bool has_byte_codes(DType t) { return t == DType::Q8_0 || t == DType::F8_E4M3; }
 constexpr bool is_k_quant(DType t) { return t == DType::Q4_K || t == DType::Q5_K || t == DType::Q6_K; }
 
